@@ -1,0 +1,48 @@
+# `make check` and `make test` set themselves up; a second run installs nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help check test lint poc clean
+
+help:
+	@echo "make check   prove every claim (sets up $(VENV) on the first run)"
+	@echo "make test    run the tests on the CPU"
+	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make poc     the reference case, unguarded and guarded"
+	@echo "make clean   remove $(VENV) and caches"
+
+check: $(VENV)/.check
+	$(BIN)/python -m proofs.check
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+poc: $(VENV)/.test
+	$(BIN)/python -m guard.poc --unguarded
+	$(BIN)/python -m guard.poc
+
+# A stamp is newer than what it was installed from; the checker's set-up needs neither torch nor a test tool.
+$(VENV)/.check: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("rowbound needs Python 3.11 or newer; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.check
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.test
+	$(PIP) --editable '.[lint]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,126 @@
+"""The violations that the block tables raise, each with its remedy, and the checks that find them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from guard._text import shown
+from guard.errors import BlockTableViolation, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "batch_rows",
+    "block_ids_of",
+    "checked_block_ids",
+    "group_count",
+    "row_capacity",
+    "row_of",
+]
+
+_UNTOUCHED = "Nothing was written in any group."
+
+
+def row_of(req_index: Any, max_num_reqs: int) -> int:
+    """Return the row that `req_index` names, or refuse it."""
+    whole = isinstance(req_index, int | np.integer) and not isinstance(req_index, bool)
+    if whole and 0 <= req_index < max_num_reqs:
+        return int(req_index)
+    problem = (
+        f"is outside the table's {max_num_reqs} rows (0 to {max_num_reqs - 1})"
+        if whole
+        else f"needs a whole number as request index, not {shown(req_index)}"
+    )
+    raise BlockTableViolation(
+        f"Block table write for request {shown(req_index)} {problem}. {_UNTOUCHED} "
+        f"Pass the request's own row, or raise max_num_reqs if the batch outgrew it.",
+        kind=Violation.ROW_INDEX,
+        request=req_index,
+        wanted=req_index,
+        limit=max_num_reqs,
+    )
+
+
+def group_count(request: int, new_block_ids: Any, num_groups: int) -> BlockTableViolation:
+    """Describe a write that has not one list of block IDs per group."""
+    listed = isinstance(new_block_ids, list | tuple)
+    given = f"{len(new_block_ids)} lists of block IDs" if listed else shown(new_block_ids)
+    return BlockTableViolation(
+        f"Block table write for request {request} has {given} for {num_groups} cache groups. {_UNTOUCHED} "
+        f"Pass one list per group, in the order of the groups; an empty list adds nothing.",
+        kind=Violation.GROUP_COUNT,
+        request=request,
+        wanted=len(new_block_ids) if listed else new_block_ids,
+        limit=num_groups,
+    )
+
+
+def row_capacity(request: int, group: int, start: int, added: int, width: int) -> BlockTableViolation:
+    """Describe a write that is longer than what is left of its row."""
+    end = start + added
+    fitting = max(width - start, 0)
+    return BlockTableViolation(
+        f"Block table write for request {request}, group {group} exceeds row capacity ({end} > {width}): "
+        f"{start} entries are in use, so {fitting} of the {added} new ones fit. {_UNTOUCHED} "
+        f"Run guard.audit at start-up to find every row that is too narrow, and widen the row of group "
+        f"{group} to at least {end} entries.",
+        kind=Violation.ROW_CAPACITY,
+        request=request,
+        group=group,
+        wanted=end,
+        limit=width,
+    )
+
+
+def batch_rows(num_reqs: int, num_reqs_padded: Any, rows: int) -> BlockTableViolation:
+    """Describe a batch that the forward-pass tables have no room for."""
+    return BlockTableViolation(
+        f"Gather of {num_reqs} requests padded to {shown(num_reqs_padded)} rows does not fit the tables' "
+        f"{rows} rows. Nothing was gathered. Pad to at least the number of requests and at most {rows}.",
+        kind=Violation.BATCH_ROWS,
+        wanted=num_reqs_padded,
+        limit=rows,
+    )
+
+
+def block_ids_of(request: int, group: int, block_ids: Any) -> Sequence[int]:
+    """Return what was passed for one group as a sequence of numbers, or refuse it."""
+    if isinstance(block_ids, list | tuple | range | array):
+        return block_ids
+    if isinstance(block_ids, np.ndarray) and block_ids.ndim == 1 and block_ids.dtype.kind in "iu":
+        return list(block_ids.tolist())
+    raise _bad_block_id(request, group, block_ids, None, "needs a list of block IDs, not")
+
+
+def checked_block_ids(
+    request: int, group: int, block_ids: Sequence[Any], limit: int, pool: int | None
+) -> list[int]:
+    """Return `block_ids` as a list of ints from 0 to below `limit`, or refuse the first that is not."""
+    for block_id in block_ids:
+        if isinstance(block_id, bool) or not isinstance(block_id, int | np.integer):
+            raise _bad_block_id(request, group, block_id, pool, "needs whole numbers as block IDs, not")
+        if block_id < 0:
+            raise _bad_block_id(request, group, block_id, pool, "names a negative block:")
+        if block_id >= limit:
+            outside = "does not fit int32:" if pool is None else f"is outside the pool of {pool} blocks:"
+            raise _bad_block_id(request, group, block_id, pool, f"names a block that {outside}")
+    return [int(block_id) for block_id in block_ids]
+
+
+def _bad_block_id(
+    request: int, group: int, block_id: Any, pool: int | None, problem: str
+) -> BlockTableViolation:
+    known = "this engine's own pool" if pool is None else f"the pool, 0 to {pool - 1}"
+    return BlockTableViolation(
+        f"Block table write for request {request}, group {group} {problem} {shown(block_id)}. {_UNTOUCHED} "
+        f"Pass only block IDs of {known}.",
+        kind=Violation.BLOCK_ID,
+        request=request,
+        group=group,
+        wanted=block_id,
+        limit=pool,
+    )

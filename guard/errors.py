@@ -1,0 +1,70 @@
+"""What the guard raises: refused writes and reads, unsafe deployments, and misuse of its own interface.
+
+A `BlockTableViolation` is a record of one refusal. Whatever raised it has changed nothing: no table, no
+count and no staged write. Violations depend only on what the scheduler handed over, so all ranks of a
+deployment raise alike.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["BlockTableViolation", "GuardError", "GuardUsageError", "UnsafeDeployment", "Violation"]
+
+
+class GuardError(Exception):
+    """Base of every error that the guard raises."""
+
+
+class GuardUsageError(GuardError, ValueError):
+    """An argument that the guard's own interface does not allow."""
+
+
+class UnsafeDeployment(GuardError, RuntimeError):  # noqa: N818 - it names what is unsafe
+    """A deployment in which some legal request would overflow its row."""
+
+
+class Violation(enum.StrEnum):
+    """What a refused write or read would have broken."""
+
+    ROW_CAPACITY = "row-capacity"
+    """More entries than the row holds."""
+    ROW_INDEX = "row-index"
+    """A request index that is not a row of the tables."""
+    GROUP_COUNT = "group-count"
+    """Not one list of block IDs per cache group."""
+    BLOCK_ID = "block-id"
+    """A block ID that is not a block of the pool."""
+    BATCH_ROWS = "batch-rows"
+    """More batch rows than the forward-pass tables have."""
+
+
+class BlockTableViolation(GuardError, RuntimeError):  # noqa: N818 - a violation is a record
+    """One refused write or read.
+
+    Attributes:
+        kind: what would have been broken.
+        request: the request index that the caller gave, None if the refusal is about no single request.
+        group: the cache group, None if the refusal is about none.
+        wanted: the offending number: entries, row index, group count, block ID or batch rows.
+        limit: what it had to stay within: entries at most for a row; for the others the count of what
+            there is, so that valid indices and IDs lie below it. None if there is no such number.
+    """
+
+    def __init__(  # noqa: PLR0913 - the fields of the record
+        self,
+        message: str,
+        *,
+        kind: Violation,
+        request: object = None,
+        group: int | None = None,
+        wanted: object = None,
+        limit: int | None = None,
+    ) -> None:
+        """Keep the record beside its message."""
+        super().__init__(message)
+        self.kind = kind
+        self.request = request
+        self.group = group
+        self.wanted = wanted
+        self.limit = limit

@@ -1,0 +1,215 @@
+"""What makes a deployment legal: named assumptions, each with a sentence and a source.
+
+The proofs take them as given, `require_legal` refuses a deployment that breaks one, and the Hypothesis
+strategies draw from them. They run on symbolic sizes like every formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from invariants.arithmetic import all_of, any_of, modulo, negation
+from invariants.cases import Case, build_case, kind_of, parameters_for
+from invariants.deployment import Deployment, Request
+from invariants.parameters import parameters_of
+from invariants.releases import TODAY, Release, max_num_tokens
+from invariants.specs import (
+    AttentionSpec,
+    CrossAttentionSpec,
+    MambaNoneSpec,
+    MambaSpec,
+    Spec,
+    UniformTypeSpec,
+)
+
+__all__ = [
+    "ASSUMPTIONS",
+    "Assumption",
+    "IllegalDeployment",
+    "InvariantsError",
+    "assumptions_for",
+    "broken_assumptions",
+    "require_legal",
+]
+
+
+class InvariantsError(Exception):
+    """Base of the errors that this package raises."""
+
+
+class IllegalDeployment(InvariantsError, ValueError):
+    """A deployment, spec or request breaks a named assumption."""
+
+    def __init__(self, assumption: str, message: str) -> None:
+        """Keep the assumption's name beside the sentence that explains it."""
+        super().__init__(message)
+        self.assumption = assumption
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """One rule that every legal deployment and reachable request keeps.
+
+    `applies` looks at the layer type only; `holds` is arithmetic over the case. One that is not about
+    the request is about the configuration alone.
+    """
+
+    name: str
+    sentence: str
+    source: str
+    holds: Callable[[Case, Release], bool]
+    applies: Callable[[Spec], bool] = lambda _layer: True
+    about_request: bool = False
+
+
+def _layer(case: Case) -> Spec:
+    return case.spec.inner if isinstance(case.spec, UniformTypeSpec) else case.spec
+
+
+def _sizes(case: Case, _release: Release) -> bool:
+    values = case.values()
+    ranges = [
+        (values[p.name], p.minimum, p.maximum)
+        for p in parameters_for(kind_of(case.spec))
+        if not p.is_switch
+    ]
+    return all_of(
+        *(value >= low for value, low, _ in ranges),
+        *(value <= high for value, _, high in ranges if high is not None),
+    )
+
+
+def _request_within_context(case: Case, release: Release) -> bool:
+    request = case.request
+    return all_of(
+        request.num_computed_tokens < request.num_tokens,
+        request.num_tokens <= max_num_tokens(case.deployment, release=release),
+    )
+
+
+def _encoder_within_budget(case: Case, _release: Release) -> bool:
+    return case.request.num_encoder_tokens <= case.deployment.max_num_encoder_input_tokens
+
+
+def _kernel_blocks_divide(case: Case, _release: Release) -> bool:
+    layer = cast("AttentionSpec", _layer(case))
+    return layer.kernel_block_size * layer.blocks_per_kv_block == layer.block_size
+
+
+def _interleave_divides(case: Case, _release: Release) -> bool:
+    layer = cast("AttentionSpec", _layer(case))
+    return modulo(layer.kernel_block_size, case.deployment.cp_kv_cache_interleave_size) == 0
+
+
+def _prefix_caching_matches_mode(case: Case, _release: Release) -> bool:
+    if isinstance(_layer(case), MambaNoneSpec):
+        return negation(case.deployment.enable_prefix_caching)
+    return any_of(case.deployment.enable_prefix_caching)
+
+
+def _state_block_covers_context(case: Case, _release: Release) -> bool:
+    layer = cast("MambaNoneSpec", _layer(case))
+    return layer.mamba_block_size >= case.deployment.max_model_len
+
+
+ASSUMPTIONS: tuple[Assumption, ...] = (
+    Assumption(
+        "sizes",
+        "every size is a whole number within the range that its option allows",
+        "the option's own declaration (`python -m proofs.check --list` prints the ranges)",
+        _sizes,
+    ),
+    Assumption(
+        "request-within-context",
+        "a step schedules at least one token, and computed and scheduled tokens together leave room "
+        "in max_model_len for the token that the step samples",
+        "vLLM 0.33 v1/core/sched/scheduler.py:854 and v1/engine/input_processor.py:557-602; "
+        "not kept by resumable (streaming-input) sessions",
+        _request_within_context,
+        about_request=True,
+    ),
+    Assumption(
+        "encoder-within-budget",
+        "a request has at most max_num_encoder_input_tokens encoder tokens",
+        "vLLM 0.33 config/scheduler.py:305-306; an encoder input is never split",
+        _encoder_within_budget,
+        lambda layer: isinstance(layer, CrossAttentionSpec),
+        about_request=True,
+    ),
+    Assumption(
+        "kernel-blocks-divide",
+        "a manager block is split into whole kernel blocks",
+        "vLLM 0.28 v1/worker/block_table.py:20-38",
+        _kernel_blocks_divide,
+        lambda layer: isinstance(layer, AttentionSpec),
+    ),
+    Assumption(
+        "interleave-divides",
+        "cp_kv_cache_interleave_size divides the kernel block size",
+        "vLLM 0.33 config/vllm.py:3404-3412 (it checks the manager's block size)",
+        _interleave_divides,
+        lambda layer: isinstance(layer, AttentionSpec),
+    ),
+    Assumption(
+        "cache-mode",
+        "Mamba keeps states by position exactly when prefix caching is on",
+        "vLLM 0.33 model_executor/models/config.py:763-787",
+        _prefix_caching_matches_mode,
+        lambda layer: isinstance(layer, MambaSpec),
+    ),
+    Assumption(
+        "state-block-covers-context",
+        "without prefix caching the state's block size is max_model_len or more",
+        "vLLM 0.33 model_executor/models/config.py:786-787; auto-fit can only lower max_model_len",
+        _state_block_covers_context,
+        lambda layer: isinstance(layer, MambaNoneSpec),
+    ),
+)
+"""Every assumption, in the order in which they are checked and printed."""
+
+
+def assumptions_for(spec: Spec) -> tuple[Assumption, ...]:
+    """Return the assumptions that speak about this type of spec."""
+    layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
+    return tuple(assumption for assumption in ASSUMPTIONS if assumption.applies(layer))
+
+
+def broken_assumptions(case: Case, release: Release = TODAY) -> tuple[Assumption, ...]:
+    """Return the assumptions that a concrete case breaks, in the order of `ASSUMPTIONS`."""
+    return tuple(a for a in assumptions_for(case.spec) if not a.holds(case, release))
+
+
+def require_legal(
+    deployment: Deployment,
+    spec: Spec,
+    request: Request | None = None,
+    *,
+    release: Release = TODAY,
+) -> None:
+    """Refuse a deployment, spec and (if given) request that break an assumption.
+
+    Raises:
+        IllegalDeployment: with the assumption's name and the values at fault.
+    """
+    layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
+    parts = [deployment, layer] + ([request] if request is not None else [])
+    for part in parts:
+        for parameter in parameters_of(type(part)):
+            if problem := parameter.problem(getattr(part, parameter.name)):
+                raise IllegalDeployment("sizes", problem)
+    kind = kind_of(spec)
+    # Without a request the shortest one stands in, and no rule about requests is asked.
+    parts = [deployment, layer, request or Request(num_tokens=1)]
+    values = {p.name: getattr(part, p.name) for part in parts for p in parameters_of(type(part))}
+    for broken in broken_assumptions(build_case(kind, values), release):
+        if request is None and broken.about_request:
+            continue
+        shown = ", ".join(
+            f"{p.name}={values[p.name]}"
+            for p in parameters_for(kind)
+            if p.name in values and values[p.name] != p.usual
+        )
+        message = f"{kind}: {broken.sentence}; this is not so for {shown}"
+        raise IllegalDeployment(broken.name, message)

@@ -1,0 +1,119 @@
+"""Every spec type by name, and one case of a claim: deployment, spec, request and access together.
+
+A case is built from a flat mapping of parameter names to values, so that a proof can fill it with
+symbols, a person with `--at`, Hypothesis with random numbers, and a replay with a solver's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from invariants import specs
+from invariants.deployment import Access, Deployment, Request
+from invariants.parameters import Parameter, parameters_of
+
+__all__ = ["SPEC_KINDS", "Case", "build_case", "kind_of", "parameters_for"]
+
+_LAYER_TYPES: tuple[type[specs.Spec], ...] = (
+    specs.FullAttentionSpec,
+    specs.MLAAttentionSpec,
+    specs.HiddenStateCacheSpec,
+    specs.SlidingWindowSpec,
+    specs.SlidingWindowMLASpec,
+    specs.ChunkedLocalAttentionSpec,
+    specs.RSWASpec,
+    specs.CrossAttentionSpec,
+    specs.EncoderOnlyAttentionSpec,
+    specs.SinkFullAttentionSpec,
+    specs.MambaNoneSpec,
+    specs.MambaAlignSpec,
+    specs.MambaAllSpec,
+    specs.CircularBufferSpec,
+    specs.HiSparseHotSpec,
+    specs.HiSparseResidentSpec,
+)
+_WRAPPED_TYPES: tuple[type[specs.Spec], ...] = (
+    specs.FullAttentionSpec,
+    specs.MambaNoneSpec,
+    specs.MambaAlignSpec,
+    specs.MambaAllSpec,
+)
+
+
+def _wrapped_kind(layer: type[specs.Spec] | specs.Spec) -> str:
+    return f"uniform-{layer.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one kind of spec is built: its layer type and whether a uniform wrapper is around it."""
+
+    layer: type[specs.Spec]
+    wrapped: bool
+
+    def build(self, values: Mapping[str, Any]) -> specs.Spec:
+        layer = _fill(self.layer, values)
+        return specs.UniformTypeSpec(inner=layer) if self.wrapped else layer
+
+
+_KINDS: dict[str, _Kind] = {layer.kind: _Kind(layer, wrapped=False) for layer in _LAYER_TYPES} | {
+    _wrapped_kind(layer): _Kind(layer, wrapped=True) for layer in _WRAPPED_TYPES
+}
+
+SPEC_KINDS: tuple[str, ...] = tuple(_KINDS)
+"""The names of all spec types, wrappers included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything that one claim speaks about."""
+
+    deployment: Deployment
+    spec: specs.Spec
+    request: Request
+    access: Access
+
+    def values(self) -> dict[str, Any]:
+        """Return the flat mapping from which `build_case` builds this case again."""
+        layer = self.spec.inner if isinstance(self.spec, specs.UniformTypeSpec) else self.spec
+        return {
+            parameter.name: getattr(part, parameter.name)
+            for part in (self.deployment, layer, self.request, self.access)
+            for parameter in parameters_of(type(part))
+        }
+
+
+def kind_of(spec: specs.Spec) -> str:
+    """Return the name of a spec's type; a wrapper's name says what it wraps."""
+    if isinstance(spec, specs.UniformTypeSpec):
+        return _wrapped_kind(spec.inner)
+    return spec.kind
+
+
+def parameters_for(kind: str) -> tuple[Parameter, ...]:
+    """Return every parameter that a case of this kind has, deployment first."""
+    parts = (Deployment, _KINDS[kind].layer, Request, Access)
+    return tuple(parameter for part in parts for parameter in parameters_of(part))
+
+
+def build_case(kind: str, values: Mapping[str, Any]) -> Case:
+    """Build a case of a kind from parameter values; a parameter left out takes its default.
+
+    Raises:
+        KeyError: the kind is unknown.
+        TypeError: a parameter without a default is missing.
+    """
+    return Case(
+        deployment=_fill(Deployment, values),
+        spec=_KINDS[kind].build(values),
+        request=_fill(Request, values),
+        access=_fill(Access, values),
+    )
+
+
+def _fill(part: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a dataclass with those of the values that it declares."""
+    names = [parameter.name for parameter in parameters_of(part)] if isinstance(part, type) else []
+    return part(**{name: values[name] for name in names if name in values})

@@ -1,0 +1,244 @@
+"""The releases whose formulas are described, and the two sides of every claim as each computes them.
+
+A release says where its worker differs from the formulas in `specs`, which are those of vLLM 0.29 to
+0.33. The faulty ones stay: they are what the checker must refute.
+
+*runner* below is `v1/worker/gpu/model_runner.py` (V2), *v1* is `v1/worker/gpu_model_runner.py`,
+*v1 table* is `v1/worker/block_table.py`, each of the release that is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from invariants.arithmetic import cdiv, common_divisor, maximum, round_up, where
+from invariants.deployment import Access, Deployment, Request, Runner, shards
+from invariants.specs import (
+    AttentionSpec,
+    EncoderOnlyAttentionSpec,
+    MambaSpec,
+    Spec,
+    UniformTypeSpec,
+)
+
+__all__ = [
+    "RELEASES",
+    "TODAY",
+    "Release",
+    "column",
+    "entries",
+    "max_num_tokens",
+    "max_request",
+    "release",
+    "row_width",
+]
+
+_Width = Callable[[Deployment, Spec, Runner], int]
+
+
+def _padded(deployment: Deployment, spec: Spec, width: int) -> int:
+    """Round a width up so that the row spans a multiple of the token alignment.
+
+    Source: vLLM 0.33 `v1/worker/block_table.py`:29-42, `get_block_table_width`; since 0.27.
+    """
+    alignment = deployment.block_table_token_alignment
+    return round_up(width, alignment // common_divisor(alignment, spec.tokens_per_block))
+
+
+def _padded_before_027(deployment: Deployment, spec: Spec, width: int) -> int:
+    """Round a width up the older way, which does nothing for blocks above the alignment.
+
+    Source: vLLM 0.26 runner:433-437 and v1 table:275-280.
+    """
+    alignment = deployment.block_table_token_alignment
+    return round_up(width, maximum(alignment // spec.tokens_per_block, 1))
+
+
+def _width_today(deployment: Deployment, spec: Spec, runner: Runner) -> int:
+    """Let the spec say how many blocks, then pad. Source: vLLM 0.33 runner:662-674, v1:6859-6862."""
+    width = spec.max_num_blocks_per_req(deployment, deployment.row_length(runner))
+    return _padded(deployment, spec, width) if runner in spec.aligned_on else width
+
+
+def _wrapper_base_width(deployment: Deployment, spec: Spec, runner: Runner) -> int:
+    """Return the base formula, which the wrapper inherits before 0.28.
+
+    Neither dcp nor k enters. Source: vLLM 0.27 `v1/kv_cache_interface.py`:139.
+    """
+    return cdiv(deployment.row_length(runner), spec.tokens_per_block)
+
+
+def _position_width(deployment: Deployment, spec: Spec) -> int:
+    """Divide the length by block size and dcp whatever the spec is: V2 before 0.29.
+
+    Source: vLLM 0.28 runner:515-521, 0.27 runner:455-461, 0.26 runner:431-435.
+    """
+    return cdiv(
+        deployment.row_length(Runner.V2),
+        spec.tokens_per_block * deployment.decode_context_parallel_size,
+    )
+
+
+def _with_states(deployment: Deployment, spec: MambaSpec, width: int) -> int:
+    """Add the draft states to a Mamba group's width. Source: vLLM 0.28 runner:522-526."""
+    return where(deployment.enable_prefix_caching, width, 1) + spec.num_speculative_blocks
+
+
+def _width_028(deployment: Deployment, spec: Spec, runner: Runner) -> int:
+    """0.28: V1 asks the spec; V2 divides every group by dcp. Source: runner:499-530, v1:7375-7407."""
+    if runner is Runner.V1 or isinstance(spec, EncoderOnlyAttentionSpec):
+        return _width_today(deployment, spec, runner)
+    width = _position_width(deployment, spec)
+    if isinstance(spec, MambaSpec):
+        return _with_states(deployment, spec, width)
+    return _padded(deployment, spec, width)
+
+
+def _width_027(deployment: Deployment, spec: Spec, runner: Runner) -> int:
+    """0.27: as 0.28, but V1's wrapper has the base formula. Source: runner:439-470, v1:7240-7272."""
+    if runner is Runner.V1 and isinstance(spec, UniformTypeSpec):
+        width = _wrapper_base_width(deployment, spec, runner)
+        return _padded(deployment, spec, width) if runner in spec.aligned_on else width
+    return _width_028(deployment, spec, runner)
+
+
+def _width_026(deployment: Deployment, spec: Spec, runner: Runner) -> int:
+    """0.26: older padding, of Mamba rows too. Source: runner:415-446, v1:7167-7199, v1 table:275-280."""
+    if isinstance(spec, EncoderOnlyAttentionSpec):
+        return _width_today(deployment, spec, runner)
+    if runner is Runner.V1:
+        width = (
+            _wrapper_base_width(deployment, spec, runner)
+            if isinstance(spec, UniformTypeSpec)
+            else spec.max_num_blocks_per_req(deployment, deployment.row_length(runner))
+        )
+        return _padded_before_027(deployment, spec, width)
+    width = _padded_before_027(deployment, spec, _position_width(deployment, spec))
+    return _with_states(deployment, spec, width) if isinstance(spec, MambaSpec) else width
+
+
+def _column_today(deployment: Deployment, spec: Spec, access: Access) -> int:
+    """Return the spec's own column."""
+    return spec.column(deployment, access)
+
+
+def _column_before_029(deployment: Deployment, spec: Spec, access: Access) -> int:
+    """Divide the position by block size and dcp at once, for attention groups.
+
+    Source: vLLM 0.28 `v1/worker/gpu/block_table.py`:305 (0.26:293, 0.27:299).
+    """
+    layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
+    if not isinstance(layer, AttentionSpec):
+        return spec.column(deployment, access)
+    return access.position // (layer.kernel_block_size * shards(deployment, layer.dcp_sharded))
+
+
+def _longest_today(deployment: Deployment) -> int:
+    """Leave room for the token that the step samples. Source: vLLM 0.33 scheduler:854, :1318-1330."""
+    return deployment.max_model_len - deployment.num_sampled_tokens
+
+
+def _longest_before_029(deployment: Deployment) -> int:
+    """Let a padded speculative decode land on max_model_len itself. Source: vLLM 0.28 scheduler:943-950."""
+    return where(
+        deployment.num_speculative_tokens > 0,
+        deployment.max_model_len,
+        _longest_today(deployment),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A published version of an engine and where its formulas differ from today's.
+
+    `constants` are parameters that the release's source fixes; `absent` names the spec kinds that it
+    does not have.
+    """
+
+    name: str
+    description: str
+    width: _Width
+    column: Callable[[Deployment, Spec, Access], int] = _column_today
+    longest: Callable[[Deployment], int] = _longest_today
+    constants: Mapping[str, int | bool] = field(default_factory=lambda: MappingProxyType({}))
+    absent: frozenset[str] = frozenset()
+
+
+TODAY = Release("today", "vLLM 0.29 to 0.33", _width_today)
+"""The formulas of `specs`; sizes that those releases fix, such as the token alignment, are free."""
+
+_NOT_BEFORE_029 = frozenset({"circular-buffer", "hisparse-hot", "hisparse-resident"})
+_FIXED_BEFORE_029: Mapping[str, int | bool] = MappingProxyType(
+    {"block_table_token_alignment": 128, "dcp_sharded": True}
+)
+
+
+def _historical(name: str, description: str, width: _Width) -> Release:
+    return Release(
+        name,
+        description,
+        width,
+        column=_column_before_029,
+        longest=_longest_before_029,
+        constants=_FIXED_BEFORE_029,
+        absent=_NOT_BEFORE_029,
+    )
+
+
+RELEASES: tuple[Release, ...] = (
+    TODAY,
+    _historical("vllm-0.28", "vLLM 0.28.0", _width_028),
+    _historical("vllm-0.27", "vLLM 0.27.1", _width_027),
+    _historical("vllm-0.26", "vLLM 0.26.0", _width_026),
+)
+"""Every release described, the newest first."""
+
+
+def release(name: str) -> Release:
+    """Return the release of that name.
+
+    Raises:
+        KeyError: no release has that name; the message lists those that there are.
+    """
+    for known in RELEASES:
+        if known.name == name:
+            return known
+    message = f"no release is named {name!r}; there are {', '.join(r.name for r in RELEASES)}"
+    raise KeyError(message)
+
+
+def entries(deployment: Deployment, spec: Spec, request: Request) -> int:
+    """Return how many block-table entries the scheduler hands over for one request in one group.
+
+    A manager block that is split into kernel blocks counts as that many entries.
+    """
+    return spec.entries(deployment, request) * spec.expansion
+
+
+def row_width(
+    deployment: Deployment, spec: Spec, *, runner: Runner = Runner.V2, release: Release = TODAY
+) -> int:
+    """Return how many entries the worker's row holds for one group; 0 if it makes no row."""
+    return release.width(deployment, spec, runner) * spec.expansion
+
+
+def column(
+    deployment: Deployment, spec: Spec, access: Access, *, release: Release = TODAY
+) -> int:
+    """Return the column of a row that a kernel addresses for one access."""
+    return release.column(deployment, spec, access)
+
+
+def max_num_tokens(deployment: Deployment, *, release: Release = TODAY) -> int:
+    """Return the most tokens that a request can have computed and scheduled, in tokens."""
+    return release.longest(deployment)
+
+
+def max_request(deployment: Deployment, *, release: Release = TODAY) -> Request:
+    """Return the request that needs the most entries of all that the deployment admits."""
+    return Request(
+        num_tokens=max_num_tokens(deployment, release=release),
+        num_encoder_tokens=deployment.max_num_encoder_input_tokens,
+    )

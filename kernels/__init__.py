@@ -1,0 +1,36 @@
+"""Triton kernels over block tables, each beside the plain-torch reference that says what it must do.
+
+Every table is a `TableLayout`: one int32 matrix per cache group, one row per request. A kernel that is
+handed a write or a read outside a row leaves it out; it never touches the neighbouring row, block 0 or
+the last column in its place. All launches go to the current stream and none of them synchronises.
+"""
+
+from kernels.errors import KernelError
+from kernels.gather import SlidingWindow, gather_rows, gather_rows_reference
+from kernels.layout import TableLayout
+from kernels.staged_writer import (
+    PackedWrites,
+    Write,
+    pack_writes,
+    upload_writes,
+    write_staged,
+    write_staged_reference,
+)
+from kernels.state_index import PAD_STATE, select_states, select_states_reference
+
+__all__ = [
+    "PAD_STATE",
+    "KernelError",
+    "PackedWrites",
+    "SlidingWindow",
+    "TableLayout",
+    "Write",
+    "gather_rows",
+    "gather_rows_reference",
+    "pack_writes",
+    "select_states",
+    "select_states_reference",
+    "upload_writes",
+    "write_staged",
+    "write_staged_reference",
+]

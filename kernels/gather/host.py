@@ -1,0 +1,105 @@
+"""Host side of the gather: check the shapes that the kernel relies on, then launch once for all groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.gather.kernel import gather_kernel
+from kernels.layout import require, require_lane
+
+if TYPE_CHECKING:
+    from kernels.layout import TableLayout
+
+__all__ = ["CHUNK", "SlidingWindow", "gather_rows"]
+
+CHUNK = 1024
+_INDEX_TYPES = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """What the gather needs to blank the entries below each request's window.
+
+    `num_computed_tokens` [num_rows] is indexed like the tables; `reach` [groups] says how many tokens
+    below its first scheduled position a request can still read, 0 for a group without a window.
+    """
+
+    num_computed_tokens: torch.Tensor
+    reach: torch.Tensor
+    block_sizes: torch.Tensor
+
+
+def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
+    layout: TableLayout,
+    counts: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    out: TableLayout,
+    num_reqs_padded: int,
+    *,
+    window: SlidingWindow | None = None,
+) -> None:
+    """Fill the first `num_reqs_padded` rows of `out` from the rows that `idx_mapping` names."""
+    num_reqs = idx_mapping.shape[0]
+    _check(layout, counts, idx_mapping, out)
+    require(
+        num_reqs <= num_reqs_padded <= out.num_rows,
+        f"{num_reqs} requests padded to {num_reqs_padded} do not fit {out.num_rows} rows",
+    )
+    require_lane(gather_kernel, layout.device)
+    if num_reqs_padded == 0:
+        return
+    if window is not None:
+        _check_window(layout, window)
+    # Without a window the kernel reads none of the three; any tensor fills the place.
+    computed, reach, sizes = (
+        (counts, counts, counts)
+        if window is None
+        else (window.num_computed_tokens, window.reach, window.block_sizes)
+    )
+    gather_kernel[(layout.num_groups, num_reqs_padded)](
+        layout.pointers,
+        layout.strides,
+        layout.widths,
+        layout.num_rows,
+        counts,
+        counts.stride(0),
+        idx_mapping,
+        num_reqs,
+        out.pointers,
+        out.strides,
+        computed,
+        reach,
+        sizes,
+        MASKED=window is not None,
+        CHUNK=CHUNK,
+    )
+
+
+def _check(layout: TableLayout, counts: torch.Tensor, idx_mapping: torch.Tensor, out: TableLayout) -> None:
+    require(counts.dtype == torch.int32, f"counts are {counts.dtype}, not torch.int32")
+    require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
+    require(counts.stride(1) == 1, "counts of one group are not adjacent")
+    require(idx_mapping.dim() == 1, f"idx_mapping has {idx_mapping.dim()} dimensions, not 1")
+    require(idx_mapping.dtype in _INDEX_TYPES, f"idx_mapping is {idx_mapping.dtype}, not int32 or int64")
+    require(idx_mapping.device == layout.device, "idx_mapping lies on another device than the tables")
+    require(
+        idx_mapping.shape[0] <= 1 or idx_mapping.stride(0) == 1, "entries of idx_mapping are not adjacent"
+    )
+    widths = [table.shape[1] for table in layout.tables]
+    require([table.shape[1] for table in out.tables] == widths, "the output tables have other widths")
+
+
+def _check_window(layout: TableLayout, window: SlidingWindow) -> None:
+    computed = window.num_computed_tokens
+    require(computed.dtype in _INDEX_TYPES, f"num_computed_tokens is {computed.dtype}, not int32 or int64")
+    require(
+        computed.dim() == 1 and computed.shape[0] >= layout.num_rows,
+        "num_computed_tokens has fewer entries than the tables have rows",
+    )
+    require(computed.stride(0) == 1, "entries of num_computed_tokens are not adjacent")
+    require(computed.device == layout.device, "num_computed_tokens lies on another device than the tables")
+    for name, tensor in (("reach", window.reach), ("block_sizes", window.block_sizes)):
+        require(tensor.shape == (layout.num_groups,), f"{name} needs one entry per group")

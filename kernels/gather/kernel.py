@@ -1,0 +1,66 @@
+"""The gather's Triton kernel: program (g, b) fills destination row b of group g from end to end.
+
+Contract:
+
+* `pointers` uint64, `strides` int64, `widths` int64: [groups], the source `TableLayout` with `num_rows`
+  rows. `out_pointers` uint64 and `out_strides` int64 describe destination tables of the same widths; the
+  host guarantees that they have at least as many rows as the launch has programs on axis 1.
+* `counts`: int32 [groups, num_rows], row g at `counts + g * counts_stride`.
+* `idx_mapping`: int32 or int64 [num_reqs], the source row of each batch row. -1 marks a dummy request.
+* Destination row b gets the first min(count, width) entries of its source row and zeros after them. It
+  is zero throughout when b >= num_reqs or its source row does not exist. Every entry of the row is
+  stored, so no ID of an earlier batch is ever readable.
+* MASKED: entries wholly below the sliding window are zero too: max(num_computed - reach, 0) // block
+  size of them where the group's reach is positive. `num_computed_tokens` is int32 or int64 [num_rows];
+  `reach` and `block_sizes` are int32 [groups], and the host guarantees block sizes of at least 1.
+  Without MASKED these three are not read.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["gather_kernel"]
+
+
+@triton.jit(do_not_specialize=["num_reqs", "num_rows"])
+def gather_kernel(
+    pointers,
+    strides,
+    widths,
+    num_rows,
+    counts,
+    counts_stride,
+    idx_mapping,
+    num_reqs,
+    out_pointers,
+    out_strides,
+    num_computed_tokens,
+    reach,
+    block_sizes,
+    MASKED: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    group = tl.program_id(0).to(tl.int64)
+    batch_row = tl.program_id(1).to(tl.int64)
+
+    row = tl.load(idx_mapping + batch_row, mask=batch_row < num_reqs, other=-1).to(tl.int64)
+    row_exists = (row >= 0) & (row < num_rows)
+    width = tl.load(widths + group)
+    count = tl.load(counts + group * counts_stride + row, mask=row_exists, other=0).to(tl.int64)
+    count = tl.minimum(count, width)
+
+    first = 0
+    if MASKED:
+        computed = tl.load(num_computed_tokens + row, mask=row_exists, other=0).to(tl.int64)
+        window = tl.load(reach + group).to(tl.int64)
+        below = tl.maximum(computed - window, 0) // tl.load(block_sizes + group)
+        first = tl.where(window > 0, below, first)
+
+    source = tl.load(pointers + group).to(tl.pointer_type(tl.int32))
+    source += row * tl.load(strides + group)
+    target = tl.load(out_pointers + group).to(tl.pointer_type(tl.int32))
+    target += batch_row * tl.load(out_strides + group)
+    for begin in tl.range(0, width, CHUNK):
+        column = begin + tl.arange(0, CHUNK)
+        block_ids = tl.load(source + column, mask=(column >= first) & (column < count), other=0)
+        tl.store(target + column, block_ids, mask=column < width)

@@ -1,0 +1,69 @@
+"""The staged writer's Triton kernel: program (w, c) stores chunk c of write w and, for c = 0, its count.
+
+Contract (arrays are int32 unless said otherwise; n is `num_writes`):
+
+* `pointers` uint64, `strides` int64, `widths` int64: [groups], a `TableLayout`.
+* `counts`: [groups, num_rows], row g at `counts + g * counts_stride`.
+* `writes`: group IDs [n], rows [n], starts [n], offsets [n + 1], contents [offsets[n]], back to back in
+  one buffer of fewer than 2**31 elements. The host guarantees 0 <= group < groups, offsets that begin at
+  0 and do not fall, and at most one write per (group, row), so that no two programs store to one place
+  and the order of programs does not matter.
+* BOUNDED: a store happens only where 0 <= row < num_rows and 0 <= start + lane < width. The count stored
+  is start + length clipped to 0..width, and none is stored for a row that does not exist. So whatever
+  was refused, no count ever exceeds its row.
+* not BOUNDED: every lane below the length is stored, at row * stride + start + lane from the table's
+  address, and the count is start + length as it stands. This is the writer without a guard; it runs past
+  a row into the next one and exists to show that.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["staged_writer_kernel"]
+
+
+@triton.jit(do_not_specialize=["num_writes", "num_rows"])
+def staged_writer_kernel(
+    pointers,
+    strides,
+    widths,
+    counts,
+    counts_stride,
+    writes,
+    num_writes,
+    num_rows,
+    BOUNDED: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    write = tl.program_id(0)
+    chunk = tl.program_id(1)
+
+    group = tl.load(writes + write).to(tl.int64)
+    row = tl.load(writes + num_writes + write).to(tl.int64)
+    start = tl.load(writes + 2 * num_writes + write).to(tl.int64)
+    begin = tl.load(writes + 3 * num_writes + write).to(tl.int64)
+    end = tl.load(writes + 3 * num_writes + write + 1).to(tl.int64)
+    contents = writes + 4 * num_writes + 1
+
+    table = tl.load(pointers + group).to(tl.pointer_type(tl.int32))
+    stride = tl.load(strides + group)
+    width = tl.load(widths + group)
+
+    length = end - begin
+    lane = chunk.to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
+    column = start + lane
+    block_ids = tl.load(contents + begin + lane, mask=lane < length, other=0)
+    count = start + length
+
+    if BOUNDED:
+        row_exists = (row >= 0) & (row < num_rows)
+        stored = tl.where(row_exists, length, 0)
+        mask = (lane < stored) & (column >= 0) & (column < width)
+        tl.store(table + row * stride + column, block_ids, mask=mask)
+        if chunk == 0:
+            count = tl.minimum(tl.maximum(count, 0), width)
+            tl.store(counts + group * counts_stride + row, count.to(tl.int32), mask=row_exists)
+    else:
+        tl.store(table + row * stride + column, block_ids, mask=lane < length)
+        if chunk == 0:
+            tl.store(counts + group * counts_stride + row, count.to(tl.int32))

@@ -1,0 +1,66 @@
+"""Host side of the state selection: check the arguments, then launch once for the batch."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.layout import MATRIX, require, require_lane
+from kernels.state_index.kernel import state_index_kernel
+
+__all__ = ["CHUNK", "PAD_STATE", "select_states"]
+
+CHUNK = 256
+PAD_STATE = -1
+_INDEX_TYPES = (torch.int32, torch.int64)
+
+
+def select_states(  # noqa: PLR0913 - one argument per array that the launch reads
+    table: torch.Tensor,
+    rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    block_size: int,
+    num_states: int = 1,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return int32 [batch, num_states]: the states of each request, `PAD_STATE` where it has none."""
+    num_reqs = rows.shape[0]
+    _check(table, rows, seq_lens)
+    require(block_size >= 1, f"block size {block_size} is not positive")
+    require(num_states >= 1, f"number of states {num_states} is not positive")
+    if out is None:
+        out = torch.empty((num_reqs, num_states), dtype=torch.int32, device=table.device)
+    require(out.dtype == torch.int32, f"out is {out.dtype}, not torch.int32")
+    require(out.shape == (num_reqs, num_states), "out is not [batch, num_states]")
+    require(out.is_contiguous(), "out is not contiguous")
+    require(out.device == table.device, "out lies on another device than the table")
+    require_lane(state_index_kernel, table.device)
+    if num_reqs == 0:
+        return out
+    state_index_kernel[(-(-num_reqs * num_states // CHUNK),)](
+        table,
+        table.stride(0),
+        table.shape[1],
+        table.shape[0],
+        rows,
+        seq_lens,
+        num_reqs,
+        out,
+        BLOCK_SIZE=block_size,
+        NUM_STATES=num_states,
+        PAD=PAD_STATE,
+        CHUNK=CHUNK,
+    )
+    return out
+
+
+def _check(table: torch.Tensor, rows: torch.Tensor, seq_lens: torch.Tensor) -> None:
+    require(table.dtype == torch.int32, f"the table is {table.dtype}, not torch.int32")
+    require(table.dim() == MATRIX, f"the table has {table.dim()} dimensions, not 2")
+    require(table.stride(1) == 1, "entries of a row are not adjacent")
+    require(rows.shape == seq_lens.shape, "rows and seq_lens have different lengths")
+    for name, tensor in (("rows", rows), ("seq_lens", seq_lens)):
+        require(tensor.dim() == 1, f"{name} has {tensor.dim()} dimensions, not 1")
+        require(tensor.dtype in _INDEX_TYPES, f"{name} is {tensor.dtype}, not int32 or int64")
+        require(tensor.shape[0] <= 1 or tensor.stride(0) == 1, f"entries of {name} are not adjacent")
+        require(tensor.device == table.device, f"{name} lies on another device than the table")

@@ -1,0 +1,1 @@
+"""The checker: it proves the claims of `invariants` for all sizes, or finds the smallest case that fails."""

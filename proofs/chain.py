@@ -1,0 +1,229 @@
+"""Numbers that remember how they were computed, so that a counterexample shows its own arithmetic.
+
+The formulas of `invariants` run on them a third time, after ints and solver terms. Of a minimum, a maximum
+or a choice only the operand that was taken is shown; adding a parameter that is 0 or multiplying by one
+that is 1 is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from invariants import Case, build_case, column, entries, row_width
+from invariants.arithmetic import Symbolic
+from proofs.verdicts import Counterexample, Obligation
+
+__all__ = ["Traced", "explain"]
+
+_PLAIN, _CALL, _PRODUCT, _SUM = 3, 2, 1, 0
+"""How tightly a text holds together: a parameter or number, a call, a product, a sum."""
+
+
+class Traced(Symbolic):
+    """A number or truth value with the text of its computation, in names and in digits."""
+
+    __slots__ = ("digits", "names", "strength", "text", "value")
+
+    def __init__(
+        self,
+        value: int | bool,
+        text: str | None = None,
+        digits: str | None = None,
+        *,
+        strength: int = _PLAIN,
+        names: frozenset[str] = frozenset(),
+    ) -> None:
+        """Remember a value and where it comes from."""
+        self.value = value
+        self.text = str(value) if text is None else text
+        self.digits = str(value) if digits is None else digits
+        self.strength = strength
+        self.names = names
+
+    def __bool__(self) -> bool:
+        """Refuse to be branched on, as every symbolic value does."""
+        message = f"a formula branched on {self.text}"
+        raise TypeError(message)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @staticmethod
+    def lift(value: object) -> Traced:
+        """Return a plain value as a traced one."""
+        return value if isinstance(value, Traced) else Traced(cast("int", value))
+
+    def _inside(self, strength: int) -> tuple[str, str]:
+        if self.strength < strength:
+            return f"({self.text})", f"({self.digits})"
+        return self.text, self.digits
+
+    def _is_plainly(self, value: int) -> bool:
+        return self.strength == _PLAIN and self.value == value
+
+    @classmethod
+    def _infix(
+        cls, sign: str, left: object, right: object, value: int, strength: int
+    ) -> Traced:
+        a, b = cls.lift(left), cls.lift(right)
+        (left_text, left_digits), (right_text, right_digits) = (
+            a._inside(strength),
+            b._inside(strength + (sign in ("-", "//", "%"))),
+        )
+        return cls(
+            value,
+            f"{left_text} {sign} {right_text}",
+            f"{left_digits} {sign} {right_digits}",
+            strength=strength,
+            names=a.names | b.names,
+        )
+
+    def __add__(self, other: object) -> Traced:
+        """Add."""
+        that = self.lift(other)
+        if that._is_plainly(0):
+            return self
+        if self._is_plainly(0):
+            return that
+        return self._infix("+", self, that, self.value + that.value, _SUM)
+
+    def __radd__(self, other: object) -> Traced:
+        """Add."""
+        return self.lift(other) + self
+
+    def __sub__(self, other: object) -> Traced:
+        """Subtract."""
+        that = self.lift(other)
+        if that._is_plainly(0):
+            return self
+        return self._infix("-", self, that, self.value - that.value, _SUM)
+
+    def __rsub__(self, other: object) -> Traced:
+        """Subtract."""
+        return self.lift(other) - self
+
+    def __mul__(self, other: object) -> Traced:
+        """Multiply."""
+        that = self.lift(other)
+        if that._is_plainly(1):
+            return self
+        if self._is_plainly(1):
+            return that
+        if self._is_plainly(0) or that._is_plainly(0):
+            return Traced(0)
+        return self._infix("*", self, that, self.value * that.value, _PRODUCT)
+
+    def __rmul__(self, other: object) -> Traced:
+        """Multiply."""
+        return self.lift(other) * self
+
+    def __floordiv__(self, other: object) -> Traced:
+        """Divide, rounding down."""
+        that = self.lift(other)
+        return self._infix("//", self, that, self.value // that.value, _PRODUCT)
+
+    def __rfloordiv__(self, other: object) -> Traced:
+        """Divide, rounding down."""
+        return self.lift(other) // self
+
+    def _compare(self, holds: Callable[[int, int], bool], other: object) -> Traced:
+        that = self.lift(other)
+        return Traced(holds(self.value, that.value), names=self.names | that.names)
+
+    def __lt__(self, other: object) -> Traced:
+        """Compare."""
+        return self._compare(lambda a, b: a < b, other)
+
+    def __le__(self, other: object) -> Traced:
+        """Compare."""
+        return self._compare(lambda a, b: a <= b, other)
+
+    def __gt__(self, other: object) -> Traced:
+        """Compare."""
+        return self._compare(lambda a, b: a > b, other)
+
+    def __ge__(self, other: object) -> Traced:
+        """Compare."""
+        return self._compare(lambda a, b: a >= b, other)
+
+    def __eq__(self, other: object) -> Traced:  # type: ignore[override]
+        """Compare."""
+        return self._compare(lambda a, b: a == b, other)
+
+    @classmethod
+    def apply(cls, operation: str, *operands: object) -> object:
+        """Apply an operation of `invariants.arithmetic` and remember it."""
+        from invariants import arithmetic  # noqa: PLC0415  # looked up by name
+
+        values = [operand.value if isinstance(operand, Traced) else operand for operand in operands]
+        result = getattr(arithmetic, operation)(*values)
+        match operation:
+            case "where":
+                return operands[1] if values[0] else operands[2]
+            case "minimum" | "maximum":
+                return cls.lift(operands[0] if result == values[0] else operands[1])
+            case "cdiv" | "round_up" | "common_divisor":
+                a, b = map(cls.lift, operands)
+                if operation == "round_up" and b._is_plainly(1):
+                    return a
+                name = "gcd" if operation == "common_divisor" else operation
+                return cls(
+                    result,
+                    f"{name}({a.text}, {b.text})",
+                    f"{name}({a.digits}, {b.digits})",
+                    strength=_CALL,
+                    names=a.names | b.names,
+                )
+            case "modulo":
+                return cls._infix("%", *operands, result, _PRODUCT)
+        return cls(result)
+
+
+def explain(
+    obligation: Obligation, values: dict[str, int | bool], *, smallest: bool
+) -> Counterexample:
+    """Run both sides of a broken claim on traced numbers and put the clash into words."""
+    case = build_case(
+        obligation.kind,
+        {name: Traced(value, name, names=frozenset({name})) for name, value in values.items()},
+    )
+    width = Traced.lift(
+        row_width(case.deployment, case.spec, runner=obligation.runner, release=obligation.release)
+    )
+    side, quantity, other, summary = _clash(obligation, case, width.value)
+    names = width.names | other.names
+    shown = tuple(
+        p.name
+        for p in obligation.parameters()
+        if p.name in names or (p.usual is not None and values[p.name] != p.usual)
+    )
+    chain = ((side, quantity, _line(other)), ("worker", "row width", _line(width)))
+    return Counterexample(values, shown, chain, summary, smallest)
+
+
+def _clash(obligation: Obligation, case: Case, width: int) -> tuple[str, str, Traced, str]:
+    if obligation.invariant.name == "row-fits":
+        count = Traced.lift(entries(case.deployment, case.spec, case.request))
+        excess = count.value - width
+        tokens = Traced.lift(case.request.num_tokens).value
+        return (
+            "scheduler",
+            "entries",
+            count,
+            f"at {tokens} token{'s' * (tokens != 1)} the scheduler hands over {count.value} entries for a row of {width}: "
+            f"{excess} too many, written into the next request's row",
+        )
+    read = Traced.lift(
+        column(case.deployment, case.spec, case.access, release=obligation.release)
+    )
+    return (
+        "kernel",
+        "column",
+        read,
+        f"column {read.value} of a row of {width} (columns 0 to {width - 1}) belongs to another request",
+    )
+
+
+def _line(traced: Traced) -> str:
+    steps = [traced.text, traced.digits, str(traced.value)]
+    return " = ".join(step for i, step in enumerate(steps) if step not in steps[:i])

@@ -1,0 +1,341 @@
+"""The command behind `python -m proofs.check`: options, one run, and its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from invariants import (
+    ASSUMPTIONS,
+    INVARIANTS,
+    RELEASES,
+    SPEC_KINDS,
+    Parameter,
+    Release,
+    Runner,
+    parameters_for,
+)
+from proofs.pool import decide_all
+from proofs.report import JsonReport, print_outcome, tally
+from proofs.verdicts import (
+    EXIT_CODES,
+    EXIT_USAGE,
+    Obligation,
+    Outcome,
+    Verdict,
+    exit_code,
+    not_asked,
+    obligations,
+)
+
+__all__ = ["main"]
+
+_PROGRAM = "python -m proofs.check"
+_LONGEST_ECHO = 60
+
+
+class _UsageError(Exception):
+    """Something in the call cannot be meant; its text is the one line that says so."""
+
+
+class _Stopped(BaseException):
+    """A signal asked the run to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Turn every mistake in the call into the same kind of error."""
+        raise _UsageError(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        return _main(arguments)
+    except _UsageError as mistake:
+        print(f"{_PROGRAM}: {mistake} (see --help)", file=sys.stderr)
+        return EXIT_USAGE
+    except _Stopped as stopped:
+        print(f"{_PROGRAM}: stopped before anything was decided", file=sys.stderr)
+        return 128 + stopped.number
+    except BrokenPipeError:
+        # The reader of our output has gone; give the interpreter nothing to flush into its closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise _Stopped(number)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    options = _parser().parse_args(arguments)
+    release = next(r for r in RELEASES if r.name == options.release)
+    kinds = options.spec or SPEC_KINDS
+    claims = [i for i in INVARIANTS if not options.invariant or i.name in options.invariant]
+    runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
+    asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
+    if not asked:
+        raise _UsageError(f"nothing is selected: {release.name} has no such claim")
+    console = Console(highlight=False, markup=False)
+    if options.list:
+        _print_list(console, release, asked)
+        return 0
+    pins = _pins(options.at, release, asked)
+    excluded = _excluded(asked, pins) if pins else {}
+    report = _report(options.json, release, pins, asked)
+    code = _run(console, asked, pins, excluded, report)
+    for line in not_asked(release, kinds, claims):
+        console.print(f"not asked: {line}", soft_wrap=True)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    codes = "\n".join(f"  {code:3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    parser = _Parser(
+        prog=_PROGRAM,
+        description="Prove, for all sizes, that the blocks a scheduler hands over fit the worker's row "
+        "and that every column read lies inside it; or show the smallest deployment that fails.",
+        epilog=f"exit codes (of several, the first of 5, 1, 4, 3 that applies):\n{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    names = [release.name for release in RELEASES]
+    parser.add_argument(
+        "--release", default=names[0], choices=names, help="whose formulas (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--spec", action="append", choices=SPEC_KINDS, metavar="KIND", help="only this spec type; repeatable"
+    )
+    parser.add_argument(
+        "--invariant",
+        action="append",
+        choices=[invariant.name for invariant in INVARIANTS],
+        help="only this invariant; repeatable",
+    )
+    parser.add_argument(
+        "--runner",
+        action="append",
+        choices=[runner.value for runner in Runner],
+        help="only this model runner; repeatable",
+    )
+    parser.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="pin a parameter, e.g. max_model_len=512; repeatable; --list names them all",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list claims, parameters, assumptions and releases, and stop"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
+    return parser
+
+
+def _pins(
+    texts: Iterable[str], release: Release, asked: Sequence[Obligation]
+) -> dict[str, int | bool]:
+    """Read every NAME=VALUE, refusing what no selected claim has and what its option does not allow."""
+    known = {p.name: p for kind in SPEC_KINDS for p in parameters_for(kind)}
+    used = {p.name for obligation in asked for p in parameters_for(obligation.kind)}
+    pins: dict[str, int | bool] = {}
+    for text in texts:
+        name, sign, value_text = text.partition("=")
+        if not sign:
+            raise _UsageError(f"--at takes NAME=VALUE, not {_echo(text)}")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "; --list names them all"
+            raise _UsageError(f"no parameter is named {_echo(name)}{hint}")
+        if name not in used:
+            raise _UsageError(f"none of the selected claims has a parameter {name}")
+        value = _value(known[name], value_text)
+        if name in pins and pins[name] != value:
+            raise _UsageError(f"{name} is pinned to both {pins[name]} and {value}")
+        if release.constants.get(name, value) != value:
+            raise _UsageError(f"{release.name} fixes {name} at {release.constants[name]}")
+        pins[name] = value
+    return pins
+
+
+def _value(parameter: Parameter, text: str) -> int | bool:
+    value: int | bool | str
+    if parameter.is_switch:
+        value = {"true": True, "false": False}.get(text.lower(), text)
+    else:
+        try:
+            value = int(text)
+        except ValueError:
+            value = text
+    if isinstance(value, str):
+        kind = "true or false" if parameter.is_switch else "a whole number"
+        raise _UsageError(f"{parameter.name} must be {kind}, not {_echo(text)}")
+    if problem := parameter.problem(value):
+        raise _UsageError(problem)
+    return value
+
+
+def _echo(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}...")
+
+
+def _excluded(
+    asked: Sequence[Obligation], pins: Mapping[str, int | bool]
+) -> dict[int, Outcome]:
+    """Find the claims of which the pinned values leave no legal case.
+
+    Raises:
+        _UsageError: they leave none of any claim.
+    """
+    from proofs.decide import exclusion  # noqa: PLC0415  # the only use of the solver in this process
+
+    excluded = {}
+    for index, obligation in enumerate(asked):
+        if broken := exclusion(obligation, pins):
+            reason = f"the pinned values contradict {broken}"
+            excluded[index] = Outcome(Verdict.SKIPPED, reason)
+    if len(excluded) == len(asked):
+        shown = ", ".join(f"{name}={value}" for name, value in pins.items())
+        raise _UsageError(f"no legal case has {shown}: {excluded[0].detail}")
+    return excluded
+
+
+def _report(
+    path: Path | None,
+    release: Release,
+    pins: Mapping[str, int | bool],
+    asked: Sequence[Obligation],
+) -> JsonReport | None:
+    if path is None:
+        return None
+    try:
+        return JsonReport(path, release.name, pins, asked)
+    except OSError as error:
+        raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _run(
+    console: Console,
+    asked: Sequence[Obligation],
+    pins: Mapping[str, int | bool],
+    excluded: Mapping[int, Outcome],
+    report: JsonReport | None,
+) -> int:
+    """Decide everything, print each line in order as soon as those before it are known."""
+    started = time.perf_counter()
+    outcomes = dict(excluded)
+    open_indices = [index for index in range(len(asked)) if index not in excluded]
+    printed = 0
+    code: int | None = None
+    with _progress() as progress:
+        task = progress.add_task("deciding", total=len(open_indices))
+        decided = decide_all([asked[index] for index in open_indices], pins)
+        try:
+            for position, outcome in decided:
+                outcomes[open_indices[position]] = outcome
+                progress.advance(task)
+                while printed in outcomes:
+                    print_outcome(console, asked[printed], outcomes[printed])
+                    printed += 1
+            code = exit_code(outcome.verdict for outcome in outcomes.values())
+        except _Stopped as stopped:
+            return _interrupted(stopped, outcomes, len(asked), report)
+        finally:
+            decided.close()
+    for index in range(printed, len(asked)):
+        print_outcome(console, asked[index], outcomes[index])
+    release = asked[0].release
+    console.print(
+        f"\n{len(asked)} claims of {release.name} ({release.description}): {tally(outcomes.values())}; "
+        f"{time.perf_counter() - started:.1f} s",
+        soft_wrap=True,
+    )
+    return _saved(report, outcomes, code)
+
+
+def _saved(report: JsonReport | None, outcomes: Mapping[int, Outcome], code: int) -> int:
+    """Write the report; a failure to write is an error of its own and changes no verdict."""
+    if report is None:
+        return code
+    try:
+        report.write(outcomes, exit_code=code)
+    except OSError as error:
+        print(f"{_PROGRAM}: the JSON report was not written: {error}", file=sys.stderr)
+        return code or EXIT_USAGE
+    return code
+
+
+def _interrupted(
+    stopped: _Stopped, outcomes: Mapping[int, Outcome], total: int, report: JsonReport | None
+) -> int:
+    """Say how far the run came, and leave a file that says that it is incomplete."""
+    if report is not None:
+        report.write(outcomes, exit_code=None)
+    print(
+        f"{_PROGRAM}: interrupted with {len(outcomes)} of {total} decided; "
+        "nothing is claimed of the rest",
+        file=sys.stderr,
+    )
+    return 128 + stopped.number
+
+
+def _progress() -> Progress:
+    """Return a progress bar on a terminal's standard error, and nothing elsewhere."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _print_list(console: Console, release: Release, asked: Sequence[Obligation]) -> None:
+    def section(title: str, lines: Iterable[str]) -> None:
+        console.print(title)
+        for line in lines:
+            console.print(f"  {line}", soft_wrap=True)
+
+    section(
+        f"claims of {release.name} ({release.description})",
+        (f"{o.kind:22} {o.runner.value:2} {o.invariant.name}" for o in asked),
+    )
+    parameters = {p.name: p for o in asked for p in o.parameters()}
+    section("parameters, all free unless pinned with --at", map(_parameter_line, parameters.values()))
+    section(
+        f"fixed by {release.name}",
+        (f"{name} = {value}" for name, value in release.constants.items()),
+    )
+    section("assumptions", (f"{a.name}: {a.sentence} [{a.source}]" for a in ASSUMPTIONS))
+    section("invariants", (f"{i.name}: {i.sentence}" for i in INVARIANTS))
+    section("releases", (f"{r.name}: {r.description}" for r in RELEASES))
+
+
+def _parameter_line(parameter: Parameter) -> str:
+    if parameter.is_switch:
+        kind = "true or false"
+    else:
+        kind = f"{parameter.minimum} to {'any size' if parameter.maximum is None else parameter.maximum}"
+    usual = "" if parameter.usual is None else f", usually {str(parameter.usual).lower()}"
+    return f"{parameter.name}: {parameter.help} ({kind}{usual})"
+

@@ -1,0 +1,152 @@
+"""Decide many obligations at once, each in a child process of its own that can be killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+
+from invariants import INVARIANTS, Runner, release
+from proofs.verdicts import Obligation, Outcome, Verdict
+
+__all__ = ["decide_all"]
+
+_WALL_SECONDS = 60.0
+"""After this a child is killed, whatever the solver's own limits made of it."""
+
+
+@dataclass(slots=True)
+class _Child:
+    index: int
+    process: BaseProcess
+    answers: Connection
+    deadline: float
+
+
+def decide_all(
+    obligations: Sequence[Obligation],
+    pins: Mapping[str, int | bool],
+    *,
+    jobs: int | None = None,
+    wall_seconds: float = _WALL_SECONDS,
+) -> Iterator[tuple[int, Outcome]]:
+    """Yield each obligation's index and outcome as it is decided.
+
+    Closing the iterator kills what is still running, and so does an exception in the caller.
+    """
+    context = _context()
+    waiting = list(enumerate(obligations))[::-1]
+    running: list[_Child] = []
+    limit = jobs or os.cpu_count() or 1
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                index, obligation = waiting.pop()
+                running.append(_start(context, index, obligation, pins, wall_seconds))
+            nearest = min(child.deadline for child in running) - time.monotonic()
+            wait([child.answers for child in running], timeout=max(0.0, nearest))
+            for child in list(running):
+                outcome = _outcome(child, wall_seconds)
+                if outcome is not None:
+                    running.remove(child)
+                    yield child.index, outcome
+    finally:
+        for child in running:
+            child.process.kill()
+        for child in running:
+            child.process.join()
+
+
+def _start(
+    context: BaseContext,
+    index: int,
+    obligation: Obligation,
+    pins: Mapping[str, int | bool],
+    wall_seconds: float,
+) -> _Child:
+    answers, answer = context.Pipe(duplex=False)
+    names = {parameter.name for parameter in obligation.parameters()}
+    process = context.Process(  # type: ignore[attr-defined]  # every concrete context has it
+        target=_run,
+        args=(
+            answer,
+            obligation.kind,
+            obligation.invariant.name,
+            obligation.runner.value,
+            obligation.release.name,
+            {name: value for name, value in pins.items() if name in names},
+        ),
+        daemon=True,
+    )
+    process.start()
+    answer.close()
+    return _Child(index, process, answers, time.monotonic() + wall_seconds)
+
+
+def _run(
+    answer: Connection,
+    kind: str,
+    invariant: str,
+    runner: str,
+    release_name: str,
+    pins: Mapping[str, int | bool],
+) -> None:
+    """Decide one obligation, named so that nothing but plain data crosses the process border."""
+    from proofs.decide import decide  # noqa: PLC0415  # the parent of a fork server needs no solver
+
+    claim = next(i for i in INVARIANTS if i.name == invariant)
+    answer.send(decide(Obligation(kind, claim, Runner(runner), release(release_name)), pins))
+
+
+def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:
+    """Return what a child has to say, or what its silence means, or None to wait on."""
+    if child.answers.poll():
+        try:
+            outcome: Outcome = child.answers.recv()
+        except EOFError:
+            child.process.join()
+            code = child.process.exitcode
+            outcome = Outcome(Verdict.ERROR, f"the solver's process ended with code {code}")
+        child.process.join()
+        return outcome
+    if time.monotonic() < child.deadline:
+        return None
+    child.process.kill()
+    child.process.join()
+    return Outcome(
+        Verdict.UNKNOWN, f"killed after {wall_seconds:g} s of wall-clock time", seconds=wall_seconds
+    )
+
+
+def _context() -> BaseContext:
+    """Return a way to start children that begin with the solver loaded and nothing solved yet.
+
+    A fork server gives that for the price of a fork, and the same solver state, hence the same cost
+    figures, to every child.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["proofs.decide", "proofs.command"])
+    with _interrupts_blocked():
+        from multiprocessing import forkserver  # noqa: PLC0415  # absent on some systems
+
+        forkserver.ensure_running()
+    return context
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Let processes started within inherit a mask under which Ctrl-C reaches the parent alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,167 @@
+"""What the checker says: obligations, verdicts, counterexamples and the exit code they lead to."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from invariants import (
+    INVARIANTS,
+    SPEC_KINDS,
+    Invariant,
+    Parameter,
+    Release,
+    Runner,
+    Spec,
+    build_case,
+    parameters_for,
+)
+
+__all__ = [
+    "EXIT_CODES",
+    "EXIT_USAGE",
+    "Counterexample",
+    "Obligation",
+    "Outcome",
+    "Verdict",
+    "exit_code",
+    "not_asked",
+    "obligations",
+    "spec_of_kind",
+]
+
+
+class Verdict(enum.Enum):
+    """The outcome of one obligation."""
+
+    PROVED = "PROVED"
+    """No case within the assumptions breaks the claim, whatever the sizes."""
+    REFUTED = "REFUTED"
+    """A case breaks the claim; it was found by the solver and replayed in plain Python."""
+    VACUOUS = "VACUOUS"
+    """The assumptions contradict each other, so the claim would say nothing."""
+    UNKNOWN = "UNKNOWN"
+    """The solver gave up, or ran out of its budget or its time."""
+    ERROR = "ERROR"
+    """The checker contradicted itself or crashed; nothing can be said."""
+    SKIPPED = "SKIPPED"
+    """Not asked: the pinned values leave no legal case of this spec."""
+
+
+EXIT_USAGE = 2
+_SEVERITY = (
+    (Verdict.ERROR, 5),
+    (Verdict.REFUTED, 1),
+    (Verdict.VACUOUS, 4),
+    (Verdict.UNKNOWN, 3),
+)
+EXIT_CODES: Mapping[int, str] = {
+    0: "every obligation that was asked is PROVED",
+    1: "at least one is REFUTED",
+    EXIT_USAGE: "wrong usage, or nothing was selected",
+    3: "at least one is UNKNOWN",
+    4: "at least one is VACUOUS",
+    5: "internal error",
+    130: "interrupted by Ctrl-C (143: by SIGTERM); nothing is claimed of what was not decided",
+}
+"""Exit codes and their meaning; of several, the first of 5, 1, 4, 3 that applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obligation:
+    """One claim to prove: an invariant, for one type of spec, on one runner of one release."""
+
+    kind: str
+    invariant: Invariant
+    runner: Runner
+    release: Release
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the parameters that the claim quantifies over, without those the release fixes."""
+        return tuple(p for p in parameters_for(self.kind) if p.name not in self.release.constants)
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """A case that breaks a claim.
+
+    Attributes:
+        values: every parameter's value; `build_case` builds the case from them.
+        shown: the names among them that take part in the arithmetic, in declared order.
+        chain: (side, quantity, arithmetic) lines that lead from the sizes to the two sides.
+        summary: one sentence with the numbers that clash.
+        smallest: whether each value was shown to be the smallest that fails, in the order of the
+            parameters, after the usual values were kept where the fault remains.
+    """
+
+    values: Mapping[str, int | bool]
+    shown: tuple[str, ...]
+    chain: tuple[tuple[str, str, str], ...]
+    summary: str
+    smallest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one obligation.
+
+    `used` and `unused` are names of assumptions, from the solver's unsatisfiable core; they are known
+    only of a proof.
+    """
+
+    verdict: Verdict
+    detail: str = ""
+    used: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    seconds: float = 0.0
+    rlimit: int = 0
+    counterexample: Counterexample | None = field(default=None)
+
+
+def obligations(
+    release: Release,
+    *,
+    kinds: Iterable[str] = SPEC_KINDS,
+    invariants: Iterable[Invariant] = INVARIANTS,
+    runners: Iterable[Runner] = tuple(Runner),
+) -> tuple[Obligation, ...]:
+    """Return the obligations of a release, spec by spec."""
+    wanted, claims, asked = set(kinds), tuple(invariants), set(runners)
+    return tuple(
+        Obligation(kind, invariant, runner, release)
+        for kind in SPEC_KINDS
+        if kind in wanted and kind not in release.absent
+        for invariant in claims
+        for runner in invariant.runners(spec_of_kind(kind))
+        if runner in asked
+    )
+
+
+def not_asked(release: Release, kinds: Iterable[str], invariants: Iterable[Invariant]) -> tuple[str, ...]:
+    """Return a line for each claim that a selection leaves out, with the reason."""
+    wanted, claims = set(kinds), tuple(invariants)
+    lines = []
+    for kind in SPEC_KINDS:
+        if kind not in wanted or kind in release.absent:
+            continue
+        spec = spec_of_kind(kind)
+        for invariant in claims:
+            left_out = [r.value for r in spec.runners if r not in invariant.runners(spec)]
+            if left_out:
+                lines.append(f"{kind} {invariant.name} on {' and '.join(left_out)}: {spec.unread}")
+    return tuple(lines)
+
+
+def spec_of_kind(kind: str) -> Spec:
+    """Return any spec of the kind: which runners cover it depends on its type alone."""
+    return build_case(kind, {p.name: p.minimum for p in parameters_for(kind) if not p.is_switch}).spec
+
+
+def exit_code(verdicts: Iterable[Verdict]) -> int:
+    """Return the exit code of a run with these verdicts; a run that asked nothing is wrong usage."""
+    seen = set(verdicts)
+    for verdict, code in _SEVERITY:
+        if verdict in seen:
+            return code
+    return 0 if Verdict.PROVED in seen else EXIT_USAGE

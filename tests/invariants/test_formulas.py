@@ -1,0 +1,320 @@
+"""The formulas against brute force, and against numbers written down in public reports."""
+
+import dataclasses
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from invariants import (
+    RELEASES,
+    SPEC_KINDS,
+    TODAY,
+    AttentionSpec,
+    CircularBufferSpec,
+    CrossAttentionSpec,
+    Deployment,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
+    HiSparseHotSpec,
+    HiSparseResidentSpec,
+    MambaAlignSpec,
+    MambaAllSpec,
+    MambaNoneSpec,
+    MambaSpec,
+    Request,
+    Runner,
+    UniformTypeSpec,
+    broken_assumptions,
+    build_case,
+    column,
+    entries,
+    kind_of,
+    max_request,
+    parameters_for,
+    release,
+    row_width,
+)
+from invariants.strategies import block_lists, cases
+
+ATTENTION_KINDS = [k for k in SPEC_KINDS if isinstance(build_case(k, dict.fromkeys(
+    (p.name for p in parameters_for(k) if not p.is_switch), 1)).spec, AttentionSpec)]
+
+
+def layer_of(spec):
+    return spec.inner if isinstance(spec, UniformTypeSpec) else spec
+
+
+def blocks_touched(positions, tokens_per_block):
+    """Walk over positions and open a block whenever one is not open yet."""
+    return len({position // tokens_per_block for position in positions})
+
+
+def entries_by_walking(deployment, spec, request):
+    """Count a request's entries block by block, as a scheduler that allocates on demand would."""
+    layer = layer_of(spec)
+    slots = range(min(request.num_tokens + deployment.num_lookahead_tokens, deployment.max_model_len))
+    match layer:
+        case EncoderOnlyAttentionSpec():
+            return 0
+        case CrossAttentionSpec():
+            slots = range(request.num_encoder_tokens)
+        case CircularBufferSpec():
+            return 1
+        case HiSparseHotSpec():
+            return layer.blocks_per_request if request.reads_host_history else 0
+        case HiSparseResidentSpec():
+            return blocks_touched(slots, layer.block_size)
+        case MambaNoneSpec():
+            return blocks_touched(slots, layer.mamba_block_size) + layer.num_speculative_blocks
+        case MambaAlignSpec():
+            scheduled = range(request.num_tokens)
+            return blocks_touched(scheduled, layer.block_size) + layer.num_speculative_blocks
+        case MambaAllSpec():
+            return blocks_touched(slots, layer.block_size) + layer.num_speculative_blocks
+    ranks = deployment.decode_context_parallel_size if layer.dcp_sharded else 1
+    kernel_blocks = layer.blocks_per_kv_block
+    return blocks_touched(slots, layer.block_size * ranks) * kernel_blocks
+
+
+@given(cases(max_model_len=600))
+@settings(max_examples=400)
+def test_entries_are_what_a_scheduler_that_allocates_block_by_block_counts(case):
+    assert entries(case.deployment, case.spec, case.request) == entries_by_walking(
+        case.deployment, case.spec, case.request
+    )
+
+
+@given(cases(kinds=ATTENTION_KINDS, max_model_len=300))
+@settings(max_examples=200)
+def test_the_column_is_where_dealing_tokens_out_to_ranks_puts_the_position(case):
+    """Deal positions out in runs, rank after rank, and count what the owning rank got before."""
+    layer = layer_of(case.spec)
+    ranks = case.deployment.decode_context_parallel_size if layer.dcp_sharded else 1
+    interleave = case.deployment.cp_kv_cache_interleave_size
+    dealt = [0] * ranks
+    local = 0
+    for position in range(case.access.position + 1):
+        owner = position // interleave % ranks
+        local = dealt[owner]
+        dealt[owner] += 1
+    assert column(case.deployment, case.spec, case.access) == local // layer.kernel_block_size
+
+
+@given(cases(max_model_len=2000), st.sampled_from(list(Runner)))
+@settings(max_examples=300)
+def test_today_every_reachable_request_fits_its_row(case, runner):
+    assume(runner in case.spec.runners)
+    assert entries(case.deployment, case.spec, case.request) <= row_width(
+        case.deployment, case.spec, runner=runner
+    )
+
+
+@given(cases(max_model_len=2000))
+@settings(max_examples=300)
+def test_today_every_column_read_lies_in_the_row(case):
+    assume(case.spec.readable(case.deployment, case.request, case.access))
+    assert 0 <= column(case.deployment, case.spec, case.access) < row_width(case.deployment, case.spec)
+
+
+@given(cases(max_model_len=2000))
+def test_entries_never_shrink_as_a_request_grows(case):
+    assume(case.request.num_tokens > 1)
+    shorter = dataclasses.replace(case.request, num_tokens=case.request.num_tokens - 1)
+    assert entries(case.deployment, case.spec, shorter) <= entries(
+        case.deployment, case.spec, case.request
+    )
+
+
+@given(cases())
+def test_no_drawn_request_needs_more_than_the_largest_one(case):
+    largest = max_request(case.deployment)
+    assert entries(case.deployment, case.spec, case.request) <= entries(
+        case.deployment, case.spec, largest
+    )
+
+
+@given(st.data(), st.sampled_from(RELEASES))
+@settings(max_examples=200)
+def test_strategies_draw_only_legal_cases_of_every_release(data, drawn_release):
+    case = data.draw(cases(release=drawn_release))
+    assert not broken_assumptions(case, drawn_release)
+    ids = data.draw(block_lists(case.deployment, case.spec, case.request, num_pool_blocks=64))
+    assert len(ids) == min(63, entries(case.deployment, case.spec, case.request))
+    assert len(set(ids)) == len(ids)
+    assert all(1 <= block_id < 64 for block_id in ids)
+
+
+@pytest.mark.parametrize("kind", SPEC_KINDS)
+def test_a_case_survives_the_way_to_flat_values_and_back(kind):
+    values = {p.name: p.maximum or p.minimum + 2 for p in parameters_for(kind) if not p.is_switch}
+    case = build_case(kind, values)
+    assert kind_of(case.spec) == kind
+    assert build_case(kind, case.values()) == case
+
+
+REFERENCE = Deployment(max_model_len=512, decode_context_parallel_size=2)
+
+
+def test_the_reference_case_has_the_numbers_of_its_report():
+    attention, mamba = FullAttentionSpec(block_size=16), MambaAlignSpec(block_size=16)
+    request = Request(num_tokens=257)
+    assert [entries(REFERENCE, spec, request) for spec in (attention, mamba)] == [9, 17]
+    for name in ("vllm-0.26", "vllm-0.27", "vllm-0.28"):
+        faulty = release(name)
+        assert row_width(REFERENCE, attention, release=faulty) == 16
+        assert row_width(REFERENCE, mamba, release=faulty) == 16
+        assert row_width(REFERENCE, mamba, runner=Runner.V1, release=faulty) == 32
+    assert row_width(REFERENCE, mamba) == 32
+
+
+def wide(length, block_size, *, k=0, dcp=1, name="today", runner=Runner.V2, spec_type=MambaAlignSpec):
+    """Return a Mamba group's row width at the given sizes."""
+    deployment = Deployment(
+        max_model_len=length,
+        decode_context_parallel_size=dcp,
+        enable_prefix_caching=spec_type is not MambaNoneSpec,
+    )
+    size = "mamba_block_size" if spec_type is MambaNoneSpec else "block_size"
+    spec = spec_type(num_speculative_blocks=k, **{size: block_size})
+    return row_width(deployment, spec, runner=runner, release=release(name))
+
+
+@pytest.mark.parametrize(
+    ("length", "block_size", "dcp", "name", "v2", "v1", "held"),
+    [
+        (18, 16, 2, "vllm-0.27", 1, 2, 2),
+        (18, 16, 2, "vllm-0.28", 1, 2, 2),
+        (130, 16, 2, "vllm-0.26", 8, 16, 9),
+        (100, 48, 2, "vllm-0.26", 2, 4, 3),
+        (64, 16, 2, "vllm-0.28", 2, 4, 4),
+        (64, 16, 4, "vllm-0.28", 1, 4, 4),
+    ],
+)
+def test_mamba_rows_before_029_have_the_widths_that_were_reported(  # noqa: PLR0913
+    length, block_size, dcp, name, v2, v1, held
+):
+    assert wide(length, block_size, dcp=dcp, name=name) == v2
+    assert wide(length, block_size, dcp=dcp, name=name, runner=Runner.V1) == v1
+    deployment = Deployment(max_model_len=length, decode_context_parallel_size=dcp)
+    spec = MambaAlignSpec(block_size=block_size)
+    assert entries(deployment, spec, max_request(deployment, release=release(name))) == held
+
+
+@pytest.mark.parametrize(
+    ("length", "block_size", "k", "width"),
+    [(1_000_000, 768, 7, 1310), (512, 16, 0, 32), (128, 32, 3, 7), (33_824, 33_824, 16, 17)],
+)
+def test_a_positioned_mamba_row_holds_the_blocks_of_the_context_and_the_drafts(
+    length, block_size, k, width
+):
+    assert wide(length, block_size, k=k, dcp=16) == width
+
+
+def test_a_mamba_row_without_prefix_caching_holds_one_state_and_the_drafts():
+    assert wide(33_824, 33_824, k=16, spec_type=MambaNoneSpec) == 17
+
+
+@pytest.mark.parametrize(
+    ("length", "block_size", "dcp", "padded"),
+    [
+        (9_416, 32, 1, 296),
+        (480_000, 64, 4, 1_876),
+        (1_048_576, 64, 1, 16_384),
+        (1_048_576, 64, 2, 8_192),
+        (1_048_576, 16, 8, 8_192),
+        (100, 48, 1, 8),
+    ],
+)
+def test_an_attention_row_is_padded_to_whole_multiples_of_128_tokens(length, block_size, dcp, padded):
+    deployment = Deployment(max_model_len=length, decode_context_parallel_size=dcp)
+    for runner in Runner:
+        assert row_width(deployment, FullAttentionSpec(block_size=block_size), runner=runner) == padded
+
+
+def test_a_replicated_attention_group_is_not_divided_by_dcp():
+    deployment = Deployment(max_model_len=4096, decode_context_parallel_size=4)
+    spec = FullAttentionSpec(block_size=16, dcp_sharded=False)
+    assert row_width(deployment, spec) == 256
+    assert entries(deployment, spec, Request(num_tokens=4095)) == 256
+
+
+def test_kernel_blocks_multiply_both_sides():
+    deployment = Deployment(max_model_len=131_072)
+    whole, split = FullAttentionSpec(block_size=64), FullAttentionSpec(block_size=64, blocks_per_kv_block=4)
+    request = Request(num_tokens=100_000)
+    assert row_width(deployment, split) == 4 * row_width(deployment, whole) == 8192
+    assert entries(deployment, split, request) == 4 * entries(deployment, whole, request) == 4 * 1563
+
+
+@pytest.mark.parametrize(
+    ("inner", "length", "caching", "held", "widths"),
+    [
+        # A state block of the whole context, two drafts: the list has three entries.
+        (
+            MambaNoneSpec(mamba_block_size=64, num_speculative_blocks=2), 64, False, 3,
+            {"vllm-0.26": (2, 2), "vllm-0.27": (1, 2), "vllm-0.28": (3, 2), "today": (3, 3)},
+        ),
+        (
+            MambaAlignSpec(block_size=16, num_speculative_blocks=2), 128, True, 10,
+            {"vllm-0.26": (8, 8), "vllm-0.27": (8, 8), "vllm-0.28": (10, 8), "today": (10, 10)},
+        ),
+    ],
+)  # fmt: skip
+def test_the_uniform_wrapper_lost_the_drafts_columns_as_reported(inner, length, caching, held, widths):
+    deployment = Deployment(max_model_len=length, enable_prefix_caching=caching)
+    spec = UniformTypeSpec(inner=inner)
+    assert entries(deployment, spec, max_request(deployment)) == held
+    for name, expected in widths.items():
+        found = tuple(row_width(deployment, spec, runner=r, release=release(name)) for r in Runner)
+        assert found == expected, name
+
+
+def test_a_ring_holds_one_block_and_only_v1_pads_its_row():
+    deployment, ring = Deployment(max_model_len=131_072), CircularBufferSpec(block_size=8)
+    assert entries(deployment, ring, Request(num_tokens=100_000)) == 1
+    assert row_width(deployment, ring, runner=Runner.V2) == 1
+    assert row_width(deployment, ring, runner=Runner.V1) == 16
+
+
+def test_an_encoder_longer_than_the_context_widens_the_row():
+    deployment = Deployment(max_model_len=448, max_num_encoder_input_tokens=1500)
+    spec = CrossAttentionSpec(block_size=16)
+    request = Request(num_tokens=10, num_encoder_tokens=1500)
+    assert entries(deployment, spec, request) == 94
+    assert row_width(deployment, spec) == 96
+
+
+def test_only_v2_looks_at_the_models_own_source_length():
+    deployment = Deployment(max_model_len=448, max_source_positions=1500)
+    spec = CrossAttentionSpec(block_size=16)
+    assert row_width(deployment, spec, runner=Runner.V1) == 32
+    assert row_width(deployment, spec, runner=Runner.V2) == 96
+
+
+@pytest.mark.parametrize("kind", SPEC_KINDS)
+@pytest.mark.parametrize("known", RELEASES, ids=lambda r: r.name)
+def test_without_dcp_and_drafts_every_release_gives_every_spec_room(kind, known):
+    caching = "mamba-none" not in kind
+    values = {p.name: p.usual for p in parameters_for(kind) if p.usual is not None}
+    values |= {"max_model_len": 1000, "mamba_block_size": 1000, "blocks_per_request": 5}
+    values |= {"enable_prefix_caching": caching, "num_tokens": 999}
+    case = build_case(kind, values)
+    if kind in known.absent:
+        return
+    assert not broken_assumptions(case, known)
+    for runner in case.spec.runners:
+        needed = entries(case.deployment, case.spec, case.request)
+        assert needed <= row_width(case.deployment, case.spec, runner=runner, release=known)
+
+
+def test_a_padded_speculative_decode_could_reach_the_whole_context_before_029():
+    deployment = Deployment(max_model_len=100, num_speculative_tokens=3)
+    assert max_request(deployment).num_tokens == 99
+    assert max_request(deployment, release=release("vllm-0.28")).num_tokens == 100
+
+
+def test_mamba_specs_are_never_sharded():
+    assert not any(hasattr(spec, "dcp_sharded") for spec in (MambaNoneSpec, MambaAlignSpec, MambaAllSpec))
+    assert issubclass(MambaAllSpec, MambaSpec)
+    assert TODAY.name == "today"

@@ -1,0 +1,172 @@
+"""The gather against its reference, with canaries around the tables that it fills."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from kernels import KernelError, SlidingWindow, TableLayout, gather_rows, gather_rows_reference
+from tests.kernels.canary import CanaryTable
+
+pytestmark = pytest.mark.gpu
+
+
+class Bench:
+    """Source tables full of IDs, stale output tables, and a copy of those for the reference."""
+
+    def __init__(self, device, widths, rows=4, gap=2):
+        self.device = device
+        self.sources = [CanaryTable.of(rows, width, device, gap=gap) for width in widths]
+        for group, source in enumerate(self.sources):
+            count = source.table.numel()
+            source.table.copy_(torch.arange(1, count + 1).reshape(rows, -1) + 1000 * group)
+        self.actual = [CanaryTable.of(rows, width, device, gap=gap + 1) for width in widths]
+        for table in self.actual:
+            table.table.fill_(777)
+        self.expected = [table.clone() for table in self.actual]
+        self.layout = TableLayout.of([s.table for s in self.sources])
+        self.out = TableLayout.of([t.table for t in self.actual])
+        self.counts = torch.zeros((len(widths), rows), dtype=torch.int32, device=device)
+
+    def run(self, idx_mapping, padded, *, window=None, dtype=torch.int32):
+        mapping = torch.tensor(idx_mapping, dtype=dtype, device=self.device)
+        gather_rows(self.layout, self.counts, mapping, self.out, padded, window=window)
+        sources = [source.table for source in self.sources]
+        targets = [table.table for table in self.expected]
+        gather_rows_reference(sources, self.counts, mapping, targets, padded, window=window)
+
+    def check(self):
+        for actual, expected in zip(self.actual, self.expected, strict=True):
+            assert torch.equal(actual.buffer, expected.buffer)
+            assert actual.is_intact()
+
+    def window(self, computed, reach, block_sizes, dtype=torch.int32):
+        def to(values, dtype=torch.int32):
+            return torch.tensor(values, dtype=dtype, device=self.device)
+
+        return SlidingWindow(to(computed, dtype), to(reach), to(block_sizes))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_are_copied_up_to_their_count_and_zero_after_it(device, dtype):
+    bench = Bench(device, [4])
+    bench.counts.copy_(torch.tensor([[0, 1, 3, 4]]))
+    bench.run([3, 2, 1, 0], 4, dtype=dtype)
+    bench.check()
+    assert bench.actual[0].table.tolist() == [[13, 14, 15, 16], [9, 10, 11, 0], [5, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_padded_rows_are_zero_and_later_rows_untouched(device):
+    bench = Bench(device, [4])
+    bench.counts.fill_(4)
+    bench.run([1], 3)
+    bench.check()
+    assert bench.actual[0].table.tolist() == [[5, 6, 7, 8], [0] * 4, [0] * 4, [777] * 4]
+
+
+@pytest.mark.parametrize("row", [-1, -2, 4, 2**31 - 1, -(2**31)])
+def test_a_row_that_does_not_exist_reads_as_zeros(device, row):
+    bench = Bench(device, [4, 1])
+    bench.counts.copy_(torch.tensor([[4, 4, 4, 4], [1, 1, 1, 1]]))
+    bench.run([row, 0], 2)
+    bench.check()
+    assert not bench.actual[0].table[0].any()
+
+
+def test_a_count_beyond_the_row_reads_no_further_than_the_row(device):
+    bench = Bench(device, [4])
+    bench.counts.copy_(torch.tensor([[5, 2**31 - 1, -1, 4]]))
+    bench.run([0, 1, 2, 3], 4)
+    bench.check()
+    assert bench.actual[0].table[0].tolist() == [1, 2, 3, 4]
+    assert bench.actual[0].table[2].tolist() == [0, 0, 0, 0]
+
+
+def test_rows_of_several_chunks_are_filled_to_their_end(device):
+    bench = Bench(device, [2500, 1024, 1], rows=3)
+    bench.counts.copy_(torch.tensor([[0, 1025, 2500], [1024, 1023, 1], [1, 0, 1]]))
+    bench.run([2, 1, 0], 3)
+    bench.check()
+
+
+def test_an_empty_batch_without_padding_changes_nothing(device):
+    bench = Bench(device, [4])
+    bench.run([], 0)
+    bench.check()
+    assert (bench.actual[0].table == 777).all()
+
+
+def test_an_empty_batch_with_padding_is_zeroed(device):
+    bench = Bench(device, [4])
+    bench.run([], 2)
+    bench.check()
+    assert not bench.actual[0].table[:2].any()
+
+
+def test_entries_wholly_below_the_window_are_zero(device):
+    bench = Bench(device, [8, 8], rows=3)
+    bench.counts.fill_(8)
+    window = bench.window([40, 100, 3], [8, 0], [16, 16])
+    bench.run([0, 1, 2], 3, window=window)
+    bench.check()
+    assert bench.actual[0].table[0].tolist() == [0, 0, 3, 4, 5, 6, 7, 8]
+    assert bench.actual[1].table[0, 0] == 1001
+
+
+def test_a_window_beyond_the_row_zeroes_all_of_it(device):
+    bench = Bench(device, [4], rows=2)
+    bench.counts.fill_(4)
+    window = bench.window(
+        [2**31 - 1, 64],
+        [
+            1,
+        ],
+        [16],
+    )
+    bench.run([0, -1], 2, window=window)
+    bench.check()
+    assert not bench.actual[0].table.any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_batches_match_the_reference(device, seed):
+    random_ = random.Random(seed)
+    widths = [random_.choice([1, 3, 16, 1030]) for _ in range(random_.randint(1, 8))]
+    rows = random_.randint(1, 6)
+    bench = Bench(device, widths, rows=rows)
+    for _ in range(3):
+        counts = [[random_.randint(-1, width + 3) for _ in range(rows)] for width in widths]
+        bench.counts.copy_(torch.tensor(counts))
+        window = bench.window(
+            [random_.randint(0, 200) for _ in range(rows)],
+            [random_.choice([0, 1, 40]) for _ in widths],
+            [random_.choice([1, 5, 16]) for _ in widths],
+            dtype=random_.choice([torch.int32, torch.int64]),
+        )
+        mapping = [random_.randint(-2, rows + 1) for _ in range(random_.randint(0, rows))]
+        bench.run(mapping, random_.randint(len(mapping), rows), window=random_.choice([None, window]))
+    bench.check()
+
+
+@pytest.mark.parametrize(("requests", "padded"), [(1, 5), (3, 2), (5, 5)])
+def test_a_batch_that_does_not_fit_the_output_is_refused(device, requests, padded):
+    bench = Bench(device, [4])
+    with pytest.raises(KernelError, match=f"{requests} requests padded to {padded} do not fit 4 rows"):
+        bench.run([0] * requests, padded)
+
+
+def test_output_tables_of_another_width_are_refused(device):
+    bench, other = Bench(device, [4]), Bench(device, [5])
+    mapping = torch.zeros(1, dtype=torch.int32, device=device)
+    with pytest.raises(KernelError, match="other widths"):
+        gather_rows(bench.layout, bench.counts, mapping, other.out, 1)
+
+
+def test_an_index_of_another_type_is_refused(device):
+    bench = Bench(device, [4])
+    with pytest.raises(KernelError, match=r"idx_mapping is torch\.float32"):
+        bench.run([0.0], 1, dtype=torch.float32)

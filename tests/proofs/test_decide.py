@@ -1,0 +1,344 @@
+"""The checker proves what holds, refutes what does not, and says so when it cannot tell."""
+
+import dataclasses
+
+import pytest
+import z3
+
+from invariants import (
+    INVARIANTS,
+    RELEASES,
+    SPEC_KINDS,
+    TODAY,
+    Invariant,
+    Runner,
+    assumptions_for,
+    build_case,
+    deployment,
+    entries,
+    parameters_for,
+    release,
+    releases,
+    row_width,
+    specs,
+)
+from invariants.arithmetic import maximum
+from proofs import decide as decide_module
+from proofs import problem as problem_module
+from proofs.decide import decide, exclusion
+from proofs.verdicts import Obligation, Verdict, obligations, spec_of_kind
+
+ROW_FITS, COLUMN_FITS = INVARIANTS
+ATTENTION = [k for k in SPEC_KINDS if isinstance(spec_of_kind(k), specs.AttentionSpec)]
+
+
+def ask(kind, invariant=ROW_FITS, runner=Runner.V2, known=TODAY, **pins):
+    return decide(Obligation(kind, invariant, runner, known), pins)
+
+
+def added(method, amount):
+    return lambda self, *args: method(self, *args) + amount
+
+
+# --- mutants: each changes one formula by one step, and one claim must notice ---------------------
+
+
+def mutants():
+    """Yield (name, owner, attribute, replacement, kind, invariant): what must be refuted."""
+    for kind in SPEC_KINDS:
+        if kind.startswith("uniform-"):
+            continue
+        owner = type(spec_of_kind(kind))
+        needed, made = owner.entries, owner.max_num_blocks_per_req
+        yield "one entry more", owner, "entries", added(needed, 1), kind, ROW_FITS
+        yield "one entry less of room", owner, "max_num_blocks_per_req", added(made, -1), kind, ROW_FITS
+        if kind in ("encoder-only",):
+            continue
+        yield "one column further", owner, "column", added(owner.column, 1), kind, COLUMN_FITS
+        yield "one column back", owner, "column", added(owner.column, -1), kind, COLUMN_FITS
+        narrow = "one entry less of room, seen by readers"
+        yield narrow, owner, "max_num_blocks_per_req", added(made, -1), kind, COLUMN_FITS
+    shards, align, full = deployment.shards, specs.MambaAlignSpec, specs.FullAttentionSpec
+
+    def no_dcp_in_list(self, d, r):
+        return specs.cdiv(r.slot_tokens(d), self.block_size)
+
+    def floor_width(self, d, length):
+        return length // (self.block_size * shards(d, self.dcp_sharded))
+
+    def dcp_on_state(self, d, length):
+        ranks = d.decode_context_parallel_size
+        return specs.cdiv(length, self.block_size * ranks) + self.num_speculative_blocks
+
+    def drafts_lost(self, d, length):
+        return specs.cdiv(length, self.block_size)
+
+    def drafts_inside_maximum(self, d, length):
+        return maximum(specs.cdiv(length, self.block_size), self.num_speculative_blocks)
+
+    def wrong_window(self, request):
+        return request.num_computed_tokens - self.sliding_window - self.sliding_window
+
+    yield "list not sharded", full, "entries", no_dcp_in_list, "full-attention", ROW_FITS
+    yield "row rounded down", full, "max_num_blocks_per_req", floor_width, "full-attention", ROW_FITS
+    yield "state row sharded", align, "max_num_blocks_per_req", dcp_on_state, "mamba-align", ROW_FITS
+    yield "state row sharded", align, "max_num_blocks_per_req", dcp_on_state, "uniform-mamba-align", ROW_FITS
+    yield "draft columns lost", align, "max_num_blocks_per_req", drafts_lost, "mamba-align", ROW_FITS
+    yield "draft columns lost", align, "max_num_blocks_per_req", drafts_lost, "mamba-align", COLUMN_FITS
+    inside = drafts_inside_maximum
+    yield "drafts inside a maximum", align, "max_num_blocks_per_req", inside, "mamba-align", ROW_FITS
+    unclipped = lambda self, d: self.num_tokens + d.num_lookahead_tokens  # noqa: E731
+    for kind in ("full-attention", "mamba-all", "hisparse-resident"):
+        yield "lookahead not clipped", deployment.Request, "slot_tokens", unclipped, kind, ROW_FITS
+        yield "lookahead not clipped", deployment.Request, "slot_tokens", unclipped, kind, (
+            ROW_FITS if kind == "mamba-all" else COLUMN_FITS
+        )
+    decoder = lambda self, runner: self.max_model_len  # noqa: E731
+    for invariant in (ROW_FITS, COLUMN_FITS):
+        yield "encoder ignored", deployment.Deployment, "row_length", decoder, "cross-attention", invariant
+    whole = lambda self, d, position: (position // (self.kernel_block_size * 1), 0)  # noqa: E731
+    yield "place not sharded", specs.AttentionSpec, "place_on_rank", whole, "full-attention", COLUMN_FITS
+    spill = lambda self, d, position: (  # noqa: E731
+        position // (self.kernel_block_size * d.decode_context_parallel_size), self.kernel_block_size
+    )
+    yield "offset outside its block", specs.AttentionSpec, "place_on_rank", spill, "mla", COLUMN_FITS
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "attribute", "replacement", "kind", "invariant"),
+    [pytest.param(*m, id=f"{m[4]}-{m[5].name}-{m[0]}") for m in mutants()],
+)
+def test_a_mutated_formula_is_refuted(  # noqa: PLR0913
+    monkeypatch, name, owner, attribute, replacement, kind, invariant
+):
+    monkeypatch.setattr(owner, attribute, replacement)
+    outcome = ask(kind, invariant)
+    assert outcome.verdict is Verdict.REFUTED, f"{name}: {outcome}"
+
+
+def test_padding_that_rounds_down_is_refuted(monkeypatch):
+    def down(d, spec, width):
+        blocks = d.block_table_token_alignment // specs.cdiv(spec.tokens_per_block, 1)
+        return width // specs.cdiv(blocks + 1, 1) * (blocks + 1)
+
+    monkeypatch.setattr(releases, "_padded", down)
+    assert ask("full-attention", ROW_FITS).verdict is Verdict.REFUTED
+
+
+# --- assumptions: each is needed, none is vacuous -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dropped", "kind", "invariant"),
+    [
+        ("request-within-context", "mamba-align", ROW_FITS),
+        ("request-within-context", "mamba-all", COLUMN_FITS),
+        ("encoder-within-budget", "cross-attention", ROW_FITS),
+        ("state-block-covers-context", "mamba-none", ROW_FITS),
+        ("interleave-divides", "full-attention", COLUMN_FITS),
+    ],
+)
+def test_without_an_assumption_that_a_proof_uses_the_claim_fails(monkeypatch, dropped, kind, invariant):
+    assert dropped in ask(kind, invariant).used
+
+    def others(spec):
+        return tuple(
+            dataclasses.replace(a, holds=lambda _case, _release: True) if a.name == dropped else a
+            for a in assumptions_for(spec)
+        )
+
+    monkeypatch.setattr(problem_module, "assumptions_for", others)
+    monkeypatch.setattr(decide_module, "broken_assumptions", lambda case, known: ())
+    assert ask(kind, invariant).verdict in (Verdict.REFUTED, Verdict.ERROR)
+
+
+def test_a_small_state_block_without_prefix_caching_fails_as_a_port_of_the_engine_reported(monkeypatch):
+    """Context 128, state blocks of 32 tokens, three drafts: the row holds 4, the list 7."""
+    monkeypatch.setattr(
+        problem_module,
+        "assumptions_for",
+        lambda spec: tuple(a for a in assumptions_for(spec) if a.name != "state-block-covers-context"),
+    )
+    monkeypatch.setattr(decide_module, "broken_assumptions", lambda case, known: ())
+    outcome = ask("mamba-none", max_model_len=128, mamba_block_size=32, num_speculative_blocks=3, num_tokens=127)
+    assert outcome.verdict is Verdict.REFUTED
+    case = build_case("mamba-none", outcome.counterexample.values)
+    assert (entries(case.deployment, case.spec, case.request), row_width(case.deployment, case.spec)) == (7, 4)
+
+
+def test_contradictory_assumptions_are_vacuous_and_not_proved(monkeypatch):
+    impossible = dataclasses.replace(
+        assumptions_for(spec_of_kind("mla"))[1], name="impossible", holds=lambda c, _r: c.request.num_tokens < 1
+    )
+    monkeypatch.setattr(
+        problem_module, "assumptions_for", lambda spec: (*assumptions_for(spec), impossible)
+    )
+    outcome = ask("mla")
+    assert outcome.verdict is Verdict.VACUOUS
+    assert "impossible" in outcome.detail
+
+
+@pytest.mark.parametrize("obligation", obligations(TODAY), ids=lambda o: f"{o.kind}-{o.invariant.name}-{o.runner.value}")
+def test_assumptions_of_a_proof_are_split_into_used_and_unused(obligation):
+    outcome = decide(obligation, {})
+    assert outcome.verdict is Verdict.PROVED
+    names = [a.name for a in assumptions_for(spec_of_kind(obligation.kind))]
+    names += ["read-by-kernel"] * (obligation.invariant is COLUMN_FITS)
+    assert sorted((*outcome.used, *outcome.unused)) == sorted(names)
+    assert "sizes" in outcome.used
+
+
+# --- verdicts that are neither proof nor refutation -----------------------------------------------
+
+
+def test_an_exhausted_budget_is_unknown(monkeypatch):
+    monkeypatch.setattr(decide_module, "RLIMIT", 1000)
+    outcome = ask("full-attention", COLUMN_FITS)
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert "budget of 1,000" in outcome.detail
+
+
+def test_a_case_that_does_not_replay_is_an_error(monkeypatch):
+    monkeypatch.setattr(decide_module._Session, "_replay", lambda self, values: "the claim holds")
+    outcome = ask("mamba-align", known=release("vllm-0.28"))
+    assert outcome.verdict is Verdict.ERROR
+    assert "does not replay" in outcome.detail
+    assert outcome.counterexample is None
+
+
+def test_a_division_by_what_may_be_zero_is_an_error(monkeypatch):
+    monkeypatch.setattr(
+        specs.MambaAlignSpec,
+        "max_num_blocks_per_req",
+        lambda self, d, length: specs.cdiv(length, self.num_speculative_blocks),
+    )
+    outcome = ask("mamba-align")
+    assert outcome.verdict is Verdict.ERROR
+    assert "may not be positive" in outcome.detail
+
+
+def test_a_formula_that_branches_is_an_error_with_its_reason(monkeypatch):
+    monkeypatch.setattr(
+        specs.MambaAlignSpec,
+        "max_num_blocks_per_req",
+        lambda self, d, length: length if self.num_speculative_blocks else 1,
+    )
+    outcome = ask("mamba-align")
+    assert outcome.verdict is Verdict.ERROR
+    assert "branched on the symbolic value num_speculative_blocks" in outcome.detail
+
+
+def test_a_claim_that_cannot_fail_is_not_what_is_proved():
+    """The negation of every claim is refuted too: the goal says something about each kind."""
+    for obligation in obligations(TODAY, runners=[Runner.V2]):
+        claim = obligation.invariant
+        negated = Invariant(
+            claim.name, claim.sentence,
+            lambda c, k, r, holds=claim.holds: specs.where(holds(c, k, r), False, True),
+            claim.runners, claim.given,
+        )  # fmt: skip
+        outcome = decide(dataclasses.replace(obligation, invariant=negated), {})
+        assert outcome.verdict is Verdict.REFUTED, obligation.kind
+
+
+# --- what each release's verdicts are ------------------------------------------------------------
+
+REFUTED_BEFORE_029 = {
+    ("mamba-align", "V2"), ("mamba-all", "V2"),
+    ("uniform-mamba-none", "V2"), ("uniform-mamba-align", "V2"), ("uniform-mamba-all", "V2"),
+}  # fmt: skip
+WRAPPERS_ON_V1 = {("uniform-mamba-none", "V1"), ("uniform-mamba-align", "V1"), ("uniform-mamba-all", "V1")}
+
+
+@pytest.mark.parametrize(
+    ("name", "refuted"),
+    [
+        ("today", set()),
+        ("vllm-0.28", REFUTED_BEFORE_029),
+        ("vllm-0.27", REFUTED_BEFORE_029 | WRAPPERS_ON_V1),
+        ("vllm-0.26", REFUTED_BEFORE_029 | WRAPPERS_ON_V1),
+    ],
+)
+@pytest.mark.parametrize("invariant", INVARIANTS, ids=lambda i: i.name)
+def test_a_release_is_refuted_exactly_where_its_rows_are_too_narrow(name, refuted, invariant):
+    verdicts = {
+        (o.kind, o.runner.value): decide(o, {}).verdict
+        for o in obligations(release(name), invariants=[invariant])
+    }
+    assert {key for key, verdict in verdicts.items() if verdict is Verdict.REFUTED} == refuted
+    assert {v for key, v in verdicts.items() if key not in refuted} == {Verdict.PROVED}
+
+
+@pytest.mark.parametrize(
+    ("name", "pins", "found", "numbers"),
+    [
+        ("vllm-0.28", {}, {"max_model_len": 18, "decode_context_parallel_size": 2, "num_tokens": 17}, (2, 1)),
+        ("vllm-0.27", {}, {"max_model_len": 18, "decode_context_parallel_size": 2, "num_tokens": 17}, (2, 1)),
+        ("vllm-0.26", {}, {"max_model_len": 130, "decode_context_parallel_size": 2, "num_tokens": 129}, (9, 8)),
+        ("vllm-0.28", {"max_model_len": 512, "decode_context_parallel_size": 2}, {"num_tokens": 257}, (17, 16)),
+        ("vllm-0.26", {"max_model_len": 512, "decode_context_parallel_size": 2}, {"num_tokens": 257}, (17, 16)),
+        ("vllm-0.26", {"block_size": 48, "max_model_len": 100}, {"decode_context_parallel_size": 2}, (3, 2)),
+        ("vllm-0.28", {"max_model_len": 64, "decode_context_parallel_size": 4}, {"num_tokens": 17}, (2, 1)),
+        ("vllm-0.28", {"max_model_len": 10**18, "decode_context_parallel_size": 8}, {}, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["mamba-align", "mamba-all"])
+def test_the_smallest_failing_deployment_is_the_one_that_was_reported(kind, name, pins, found, numbers):
+    outcome = ask(kind, known=release(name), **pins)
+    assert outcome.verdict is Verdict.REFUTED
+    assert outcome.counterexample.smallest
+    values = outcome.counterexample.values
+    assert {k: values[k] for k in found} == found
+    assert {k: values[k] for k in pins} == pins
+    case = build_case(kind, values)
+    held = entries(case.deployment, case.spec, case.request)
+    width = row_width(case.deployment, case.spec, release=release(name))
+    assert held > width
+    if numbers:
+        assert (held, width) == numbers
+
+
+def test_nothing_smaller_than_the_smallest_case_fails():
+    """Search the whole box below the reported case by brute force."""
+    known = release("vllm-0.28")
+    for length in range(2, 19):
+        for dcp in range(1, 9):
+            d = deployment.Deployment(max_model_len=length, decode_context_parallel_size=dcp)
+            spec = specs.MambaAlignSpec(block_size=16)
+            for tokens in range(1, length):
+                fails = entries(d, spec, deployment.Request(num_tokens=tokens)) > row_width(d, spec, release=known)
+                assert not fails or (length, tokens) == (18, 17)
+
+
+def test_today_is_proved_at_the_pinned_sizes_of_the_reference_case():
+    pins = {"max_model_len": 512, "block_size": 16, "decode_context_parallel_size": 2}
+    for invariant in INVARIANTS:
+        assert ask("mamba-align", invariant, **pins).verdict is Verdict.PROVED
+
+
+def test_pinned_values_that_contradict_a_rule_name_it():
+    obligation = Obligation("mamba-align", ROW_FITS, Runner.V2, TODAY)
+    assert "cache-mode" in exclusion(obligation, {"enable_prefix_caching": False})
+    assert exclusion(obligation, {"max_model_len": 7, "block_size": 3}) is None
+
+
+@pytest.mark.parametrize("known", RELEASES, ids=lambda r: r.name)
+def test_every_parameter_can_be_pinned(known):
+    for kind in SPEC_KINDS:
+        if kind in known.absent:
+            continue
+        for parameter in parameters_for(kind):
+            value = known.constants.get(parameter.name, parameter.usual)
+            if value is None:
+                value = max(parameter.minimum, 2)
+            if parameter.name == "enable_prefix_caching":
+                value = "mamba-none" not in kind
+            assert exclusion(Obligation(kind, ROW_FITS, Runner.V2, known), {parameter.name: value}) is None
+
+
+def test_the_cost_of_a_proof_is_counted_and_the_same_each_time():
+    def cost():
+        z3.main_ctx()
+        return ask("mamba-none", COLUMN_FITS).rlimit
+
+    assert cost() > 0
