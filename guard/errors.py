@@ -20,7 +20,7 @@ class GuardUsageError(GuardError, ValueError):
     """An argument that the guard's own interface does not allow."""
 
 
-class UnsafeDeployment(GuardError, RuntimeError):  # noqa: N818 - it names what is unsafe
+class UnsafeDeployment(GuardError, RuntimeError):
     """A deployment in which some legal request would overflow its row."""
 
 
@@ -39,7 +39,7 @@ class Violation(enum.StrEnum):
     """More batch rows than the forward-pass tables have."""
 
 
-class BlockTableViolation(GuardError, RuntimeError):  # noqa: N818 - a violation is a record
+class BlockTableViolation(GuardError, RuntimeError):
     """One refused write or read.
 
     Attributes:

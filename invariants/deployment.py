@@ -24,9 +24,7 @@ class Runner(enum.Enum):
 class Deployment:
     """The engine configuration, in the engine's own option names. Lengths are in tokens."""
 
-    max_model_len: int = size(
-        "longest sequence, prompt and output together, in tokens", minimum=1
-    )
+    max_model_len: int = size("longest sequence, prompt and output together, in tokens", minimum=1)
     decode_context_parallel_size: int = size(
         "ranks that shard a sequence's cache during decode (dcp)", minimum=1, default=1
     )
@@ -57,8 +55,9 @@ class Deployment:
     def row_length(self, runner: Runner) -> int:
         """Return the length in tokens that a worker sizes its rows for.
 
-        Source: vLLM 0.33 `v1/worker/gpu/model_runner.py`:634-642 (V2), `v1/worker/gpu_model_runner.py`:6850
-        (V1, which does not look at `max_source_positions`); the same in every release from 0.26.
+        Source: vLLM 0.33 `v1/worker/gpu/model_runner.py`:634-642 (V2) and
+        `v1/worker/gpu_model_runner.py`:6850 (V1, which does not look at `max_source_positions`); the same
+        in every release from 0.26.
         """
         length = maximum(self.max_model_len, self.max_num_encoder_input_tokens)
         if runner is Runner.V1:
@@ -71,9 +70,7 @@ class Request:
     """One request at one scheduling step. Lengths are in tokens."""
 
     num_tokens: int = size("computed and newly scheduled tokens together", minimum=1)
-    num_computed_tokens: int = size(
-        "tokens computed before this step", usual=0, default=0
-    )
+    num_computed_tokens: int = size("tokens computed before this step", usual=0, default=0)
     num_encoder_tokens: int = size("encoder tokens of the request", usual=0, default=0)
     reads_host_history: bool = switch(
         "whether the request resumes history that is kept on the host (HiSparse)", default=True
@@ -84,9 +81,7 @@ class Request:
 
         Source: vLLM 0.33 `v1/core/kv_cache_manager.py`:551 (0.26:430 .. 0.32:542).
         """
-        return minimum(
-            self.num_tokens + deployment.num_lookahead_tokens, deployment.max_model_len
-        )
+        return minimum(self.num_tokens + deployment.num_lookahead_tokens, deployment.max_model_len)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +89,13 @@ class Access:
     """One element of a row that a kernel addresses."""
 
     position: int = size("token position that the kernel maps, from 0", default=0)
-    state: int = size(
-        "which of a row's running states or held blocks the kernel selects, from 0", default=0
-    )
+    state: int = size("which of a row's running states or held blocks the kernel selects, from 0", default=0)
 
 
 def shards(deployment: Deployment, dcp_sharded: bool) -> int:
     """Return over how many ranks one sequence's tokens are spread.
 
-    Source: vLLM 0.33 `v1/kv_cache_interface.py`:610-615 and `v1/core/single_type_kv_cache_manager.py`:107-109.
+    Source: vLLM 0.33 `v1/kv_cache_interface.py`:610-615 (worker) and
+    `v1/core/single_type_kv_cache_manager.py`:107-109 (scheduler).
     """
     return where(dcp_sharded, deployment.decode_context_parallel_size, 1)

@@ -62,9 +62,7 @@ def size(
 
 def switch(help: str, *, default: bool) -> Any:  # noqa: A002
     """Declare a dataclass field that holds a truth value; its default is its usual value."""
-    return field(
-        default=default, metadata={_KEY: Parameter("", help, usual=default, is_switch=True)}
-    )
+    return field(default=default, metadata={_KEY: Parameter("", help, usual=default, is_switch=True)})
 
 
 def parameters_of(owner: type) -> tuple[Parameter, ...]:

@@ -224,9 +224,7 @@ def row_width(
     return release.width(deployment, spec, runner) * spec.expansion
 
 
-def column(
-    deployment: Deployment, spec: Spec, access: Access, *, release: Release = TODAY
-) -> int:
+def column(deployment: Deployment, spec: Spec, access: Access, *, release: Release = TODAY) -> int:
     """Return the column of a row that a kernel addresses for one access."""
     return release.column(deployment, spec, access)
 

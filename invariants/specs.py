@@ -239,9 +239,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 
     def first_readable(self, request: Request) -> int:
         """Return the start of the chunk that the step's first query lies in."""
-        return (
-            request.num_computed_tokens // self.attention_chunk_size * self.attention_chunk_size
-        )
+        return request.num_computed_tokens // self.attention_chunk_size * self.attention_chunk_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,9 +408,7 @@ class HiSparseResidentSpec(Spec):
 class MambaSpec(Spec, ABC):
     """Recurrent state, replicated on every dcp rank. Source: interface:1094."""
 
-    num_speculative_blocks: int = size(
-        "extra state blocks for draft tokens (k)", usual=0, default=0
-    )
+    num_speculative_blocks: int = size("extra state blocks for draft tokens (k)", usual=0, default=0)
 
     @property
     def aligned_on(self) -> tuple[Runner, ...]:

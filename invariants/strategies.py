@@ -30,9 +30,7 @@ _NEEDS_NO_PREFIX_CACHING = {"mamba-none", "uniform-mamba-none"}
 
 
 @st.composite
-def deployments(
-    draw: st.DrawFn, *, max_model_len: int = 4096, release: Release = TODAY
-) -> Deployment:
+def deployments(draw: st.DrawFn, *, max_model_len: int = 4096, release: Release = TODAY) -> Deployment:
     """Draw a legal deployment of at most this context length, in tokens."""
     length = draw(st.integers(2, max_model_len), label="max_model_len")
     has_encoder = draw(st.booleans(), label="has an encoder")
@@ -88,9 +86,7 @@ def _spec_values(parameter: Parameter, deployment: Deployment) -> st.SearchStrat
 
 
 @st.composite
-def requests(
-    draw: st.DrawFn, deployment: Deployment, *, release: Release = TODAY
-) -> Request:
+def requests(draw: st.DrawFn, deployment: Deployment, *, release: Release = TODAY) -> Request:
     """Draw a request at some step of its life, up to the longest that the deployment admits."""
     longest = max_num_tokens(deployment, release=release)
     # The ends of the range are where a row that is too narrow shows.
@@ -122,9 +118,7 @@ def cases(
     if not set(kinds) - (
         _NEEDS_NO_PREFIX_CACHING if deployment.enable_prefix_caching else _NEEDS_PREFIX_CACHING
     ):
-        deployment = replace(
-            deployment, enable_prefix_caching=not deployment.enable_prefix_caching
-        )
+        deployment = replace(deployment, enable_prefix_caching=not deployment.enable_prefix_caching)
     spec = draw(specs(deployment, kinds=kinds, release=release))
     request = draw(requests(deployment, release=release))
     longest = max(request.slot_tokens(deployment), request.num_encoder_tokens)

@@ -53,22 +53,22 @@ class Traced(Symbolic):
         """Return a plain value as a traced one."""
         return value if isinstance(value, Traced) else Traced(cast("int", value))
 
-    def _inside(self, strength: int) -> tuple[str, str]:
+    def inside(self, strength: int) -> tuple[str, str]:
+        """Return both texts, in parentheses if they would fall apart next to a stronger sign."""
         if self.strength < strength:
             return f"({self.text})", f"({self.digits})"
         return self.text, self.digits
 
-    def _is_plainly(self, value: int) -> bool:
+    def is_plainly(self, value: int) -> bool:
+        """Return whether this is a parameter or a number of that value, and no computation."""
         return self.strength == _PLAIN and self.value == value
 
     @classmethod
-    def _infix(
-        cls, sign: str, left: object, right: object, value: int, strength: int
-    ) -> Traced:
+    def _infix(cls, sign: str, left: object, right: object, value: int, strength: int) -> Traced:
         a, b = cls.lift(left), cls.lift(right)
         (left_text, left_digits), (right_text, right_digits) = (
-            a._inside(strength),
-            b._inside(strength + (sign in ("-", "//", "%"))),
+            a.inside(strength),
+            b.inside(strength + (sign in ("-", "//", "%"))),
         )
         return cls(
             value,
@@ -81,9 +81,9 @@ class Traced(Symbolic):
     def __add__(self, other: object) -> Traced:
         """Add."""
         that = self.lift(other)
-        if that._is_plainly(0):
+        if that.is_plainly(0):
             return self
-        if self._is_plainly(0):
+        if self.is_plainly(0):
             return that
         return self._infix("+", self, that, self.value + that.value, _SUM)
 
@@ -94,7 +94,7 @@ class Traced(Symbolic):
     def __sub__(self, other: object) -> Traced:
         """Subtract."""
         that = self.lift(other)
-        if that._is_plainly(0):
+        if that.is_plainly(0):
             return self
         return self._infix("-", self, that, self.value - that.value, _SUM)
 
@@ -105,11 +105,11 @@ class Traced(Symbolic):
     def __mul__(self, other: object) -> Traced:
         """Multiply."""
         that = self.lift(other)
-        if that._is_plainly(1):
+        if that.is_plainly(1):
             return self
-        if self._is_plainly(1):
+        if self.is_plainly(1):
             return that
-        if self._is_plainly(0) or that._is_plainly(0):
+        if self.is_plainly(0) or that.is_plainly(0):
             return Traced(0)
         return self._infix("*", self, that, self.value * that.value, _PRODUCT)
 
@@ -164,7 +164,7 @@ class Traced(Symbolic):
                 return cls.lift(operands[0] if result == values[0] else operands[1])
             case "cdiv" | "round_up" | "common_divisor":
                 a, b = map(cls.lift, operands)
-                if operation == "round_up" and b._is_plainly(1):
+                if operation == "round_up" and b.is_plainly(1):
                     return a
                 name = "gcd" if operation == "common_divisor" else operation
                 return cls(
@@ -175,13 +175,11 @@ class Traced(Symbolic):
                     names=a.names | b.names,
                 )
             case "modulo":
-                return cls._infix("%", *operands, result, _PRODUCT)
+                return cls._infix("%", operands[0], operands[1], result, _PRODUCT)
         return cls(result)
 
 
-def explain(
-    obligation: Obligation, values: dict[str, int | bool], *, smallest: bool
-) -> Counterexample:
+def explain(obligation: Obligation, values: dict[str, int | bool], *, smallest: bool) -> Counterexample:
     """Run both sides of a broken claim on traced numbers and put the clash into words."""
     case = build_case(
         obligation.kind,
@@ -210,12 +208,12 @@ def _clash(obligation: Obligation, case: Case, width: int) -> tuple[str, str, Tr
             "scheduler",
             "entries",
             count,
-            f"at {tokens} token{'s' * (tokens != 1)} the scheduler hands over {count.value} entries for a row of {width}: "
-            f"{excess} too many, written into the next request's row",
+            (
+                f"at {tokens} token{'s' * (tokens != 1)} the scheduler hands over {count.value} entries "
+                f"for a row of {width}: {excess} too many, written into the next request's row"
+            ),
         )
-    read = Traced.lift(
-        column(case.deployment, case.spec, case.access, release=obligation.release)
-    )
+    read = Traced.lift(column(case.deployment, case.spec, case.access, release=obligation.release))
     return (
         "kernel",
         "column",

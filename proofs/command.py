@@ -70,15 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _main(arguments)
     except _UsageError as mistake:
-        print(f"{_PROGRAM}: {mistake} (see --help)", file=sys.stderr)
+        _say(f"{mistake} (see --help)")
         return EXIT_USAGE
     except _Stopped as stopped:
-        print(f"{_PROGRAM}: stopped before anything was decided", file=sys.stderr)
+        _say("stopped before anything was decided")
         return 128 + stopped.number
     except BrokenPipeError:
         # The reader of our output has gone; give the interpreter nothing to flush into its closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{_PROGRAM}: {line}\n")
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
@@ -150,9 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _pins(
-    texts: Iterable[str], release: Release, asked: Sequence[Obligation]
-) -> dict[str, int | bool]:
+def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -> dict[str, int | bool]:
     """Read every NAME=VALUE, refusing what no selected claim has and what its option does not allow."""
     known = {p.name: p for kind in SPEC_KINDS for p in parameters_for(kind)}
     used = {p.name for obligation in asked for p in parameters_for(obligation.kind)}
@@ -197,9 +199,7 @@ def _echo(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}...")
 
 
-def _excluded(
-    asked: Sequence[Obligation], pins: Mapping[str, int | bool]
-) -> dict[int, Outcome]:
+def _excluded(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
     """Find the claims of which the pinned values leave no legal case.
 
     Raises:
@@ -278,7 +278,7 @@ def _saved(report: JsonReport | None, outcomes: Mapping[int, Outcome], code: int
     try:
         report.write(outcomes, exit_code=code)
     except OSError as error:
-        print(f"{_PROGRAM}: the JSON report was not written: {error}", file=sys.stderr)
+        _say(f"the JSON report was not written: {error}")
         return code or EXIT_USAGE
     return code
 
@@ -289,11 +289,7 @@ def _interrupted(
     """Say how far the run came, and leave a file that says that it is incomplete."""
     if report is not None:
         report.write(outcomes, exit_code=None)
-    print(
-        f"{_PROGRAM}: interrupted with {len(outcomes)} of {total} decided; "
-        "nothing is claimed of the rest",
-        file=sys.stderr,
-    )
+    _say(f"interrupted with {len(outcomes)} of {total} decided; nothing is claimed of the rest")
     return 128 + stopped.number
 
 
@@ -338,4 +334,3 @@ def _parameter_line(parameter: Parameter) -> str:
         kind = f"{parameter.minimum} to {'any size' if parameter.maximum is None else parameter.maximum}"
     usual = "" if parameter.usual is None else f", usually {str(parameter.usual).lower()}"
     return f"{parameter.name}: {parameter.help} ({kind}{usual})"
-

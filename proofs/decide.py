@@ -74,8 +74,8 @@ class _Session:
         solver.add(z3.Not(problem.goal))
         match self._check(solver):
             case z3.unsat:
-                core = {str(name) for name in solver.unsat_core()}
-                used = tuple(n for n in problem.assumptions if n == SIZES or n in core)
+                named = {str(name) for name in solver.unsat_core()}
+                used = tuple(n for n in problem.assumptions if n == SIZES or n in named)
                 unused = tuple(n for n in problem.assumptions if n not in used)
                 return Outcome(Verdict.PROVED, used=used, unused=unused)
             case z3.sat:
@@ -125,9 +125,7 @@ class _Session:
             if proved:
                 solver.add(z3.Implies(z3.And(*needed), step))
 
-    def _refute(
-        self, pins: Mapping[str, int | bool], found: dict[str, int | bool]
-    ) -> Outcome:
+    def _refute(self, pins: Mapping[str, int | bool], found: dict[str, int | bool]) -> Outcome:
         """Make the case small, and trust it only if it also fails in plain Python."""
         values, smallest = self._shrink(pins, found)
         if problem := self._replay(values):

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -20,6 +20,17 @@ __all__ = ["decide_all"]
 
 _WALL_SECONDS = 60.0
 """After this a child is killed, whatever the solver's own limits made of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """An obligation by names alone: nothing but plain data crosses the process border."""
+
+    kind: str
+    invariant: str
+    runner: str
+    release: str
+    pins: Mapping[str, int | bool]
 
 
 @dataclass(slots=True)
@@ -36,7 +47,7 @@ def decide_all(
     *,
     jobs: int | None = None,
     wall_seconds: float = _WALL_SECONDS,
-) -> Iterator[tuple[int, Outcome]]:
+) -> Generator[tuple[int, Outcome], None, None]:
     """Yield each obligation's index and outcome as it is decided.
 
     Closing the iterator kills what is still running, and so does an exception in the caller.
@@ -49,7 +60,7 @@ def decide_all(
         while waiting or running:
             while waiting and len(running) < limit:
                 index, obligation = waiting.pop()
-                running.append(_start(context, index, obligation, pins, wall_seconds))
+                running.append(_start(context, index, _question(obligation, pins), wall_seconds))
             nearest = min(child.deadline for child in running) - time.monotonic()
             wait([child.answers for child in running], timeout=max(0.0, nearest))
             for child in list(running):
@@ -64,45 +75,34 @@ def decide_all(
             child.process.join()
 
 
-def _start(
-    context: BaseContext,
-    index: int,
-    obligation: Obligation,
-    pins: Mapping[str, int | bool],
-    wall_seconds: float,
-) -> _Child:
-    answers, answer = context.Pipe(duplex=False)
+def _question(obligation: Obligation, pins: Mapping[str, int | bool]) -> _Question:
     names = {parameter.name for parameter in obligation.parameters()}
+    return _Question(
+        obligation.kind,
+        obligation.invariant.name,
+        obligation.runner.value,
+        obligation.release.name,
+        {name: value for name, value in pins.items() if name in names},
+    )
+
+
+def _start(context: BaseContext, index: int, question: _Question, wall_seconds: float) -> _Child:
+    answers, answer = context.Pipe(duplex=False)
     process = context.Process(  # type: ignore[attr-defined]  # every concrete context has it
-        target=_run,
-        args=(
-            answer,
-            obligation.kind,
-            obligation.invariant.name,
-            obligation.runner.value,
-            obligation.release.name,
-            {name: value for name, value in pins.items() if name in names},
-        ),
-        daemon=True,
+        target=_run, args=(answer, question), daemon=True
     )
     process.start()
     answer.close()
     return _Child(index, process, answers, time.monotonic() + wall_seconds)
 
 
-def _run(
-    answer: Connection,
-    kind: str,
-    invariant: str,
-    runner: str,
-    release_name: str,
-    pins: Mapping[str, int | bool],
-) -> None:
-    """Decide one obligation, named so that nothing but plain data crosses the process border."""
+def _run(answer: Connection, question: _Question) -> None:
+    """Decide one obligation; this is a child process's whole life."""
     from proofs.decide import decide  # noqa: PLC0415  # the parent of a fork server needs no solver
 
-    claim = next(i for i in INVARIANTS if i.name == invariant)
-    answer.send(decide(Obligation(kind, claim, Runner(runner), release(release_name)), pins))
+    claim = next(i for i in INVARIANTS if i.name == question.invariant)
+    obligation = Obligation(question.kind, claim, Runner(question.runner), release(question.release))
+    answer.send(decide(obligation, question.pins))
 
 
 def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:

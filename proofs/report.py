@@ -95,9 +95,7 @@ class JsonReport:
             "schema": SCHEMA,
             "release": release,
             "pins": dict(pins),
-            "versions": {
-                name: _version(name) for name in ("rowbound", "z3-solver", "rich")
-            }
+            "versions": {name: _version(name) for name in ("rowbound", "z3-solver", "rich")}
             | {"python": platform.python_version()},
         }
         self.write({}, exit_code=None)
@@ -113,8 +111,7 @@ class JsonReport:
                 + Counter(outcome.verdict.value for outcome in outcomes.values())
             ),
             "obligations": [
-                _entry(obligation, outcomes.get(index))
-                for index, obligation in enumerate(self._asked)
+                _entry(obligation, outcomes.get(index)) for index, obligation in enumerate(self._asked)
             ],
         }
         text = json.dumps(document, indent=2) + "\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import z3
 
@@ -60,9 +60,7 @@ class Definitions:
         self._count += 1
         return Term(z3.Int(f"{stem}!{self._count}"), low, self)
 
-    def _once(
-        self, operation: str, left: z3.ArithRef, right: z3.ArithRef, make: Callable[[], Term]
-    ) -> Term:
+    def _once(self, operation: str, left: z3.ArithRef, right: z3.ArithRef, make: Callable[[], Term]) -> Term:
         """Define the result of an operation on the same operands only once."""
         key = (operation, left.get_id(), right.get_id())
         if key not in self._known:
@@ -146,12 +144,12 @@ class Definitions:
         return divisor, cofactor
 
 
-def _no_branching(value: object) -> NoReturn:
+def _branched(value: object) -> TypeError:
     message = (
         f"a formula branched on the symbolic value {value}; "
         "write it with where, minimum or maximum of invariants.arithmetic"
     )
-    raise TypeError(message)
+    return TypeError(message)
 
 
 class Truth(Symbolic):
@@ -166,7 +164,7 @@ class Truth(Symbolic):
 
     def __bool__(self) -> bool:
         """Refuse to be branched on."""
-        _no_branching(self.expr)
+        raise _branched(self.expr)
 
     @classmethod
     def apply(cls, operation: str, *operands: object) -> object:
@@ -201,7 +199,7 @@ class Term(Symbolic):
 
     def __bool__(self) -> bool:
         """Refuse to be branched on."""
-        _no_branching(self.expr)
+        raise _branched(self.expr)
 
     __hash__ = None  # type: ignore[assignment]  # == builds a claim, so a term is no dictionary key
 

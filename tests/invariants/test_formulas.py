@@ -37,8 +37,14 @@ from invariants import (
 )
 from invariants.strategies import block_lists, cases
 
-ATTENTION_KINDS = [k for k in SPEC_KINDS if isinstance(build_case(k, dict.fromkeys(
-    (p.name for p in parameters_for(k) if not p.is_switch), 1)).spec, AttentionSpec)]
+ATTENTION_KINDS = [
+    k
+    for k in SPEC_KINDS
+    if isinstance(
+        build_case(k, dict.fromkeys((p.name for p in parameters_for(k) if not p.is_switch), 1)).spec,
+        AttentionSpec,
+    )
+]
 
 
 def layer_of(spec):
@@ -121,17 +127,13 @@ def test_today_every_column_read_lies_in_the_row(case):
 def test_entries_never_shrink_as_a_request_grows(case):
     assume(case.request.num_tokens > 1)
     shorter = dataclasses.replace(case.request, num_tokens=case.request.num_tokens - 1)
-    assert entries(case.deployment, case.spec, shorter) <= entries(
-        case.deployment, case.spec, case.request
-    )
+    assert entries(case.deployment, case.spec, shorter) <= entries(case.deployment, case.spec, case.request)
 
 
 @given(cases())
 def test_no_drawn_request_needs_more_than_the_largest_one(case):
     largest = max_request(case.deployment)
-    assert entries(case.deployment, case.spec, case.request) <= entries(
-        case.deployment, case.spec, largest
-    )
+    assert entries(case.deployment, case.spec, case.request) <= entries(case.deployment, case.spec, largest)
 
 
 @given(st.data(), st.sampled_from(RELEASES))
@@ -191,7 +193,7 @@ def wide(length, block_size, *, k=0, dcp=1, name="today", runner=Runner.V2, spec
         (64, 16, 4, "vllm-0.28", 1, 4, 4),
     ],
 )
-def test_mamba_rows_before_029_have_the_widths_that_were_reported(  # noqa: PLR0913
+def test_mamba_rows_before_029_have_the_widths_that_were_reported(
     length, block_size, dcp, name, v2, v1, held
 ):
     assert wide(length, block_size, dcp=dcp, name=name) == v2
@@ -205,9 +207,7 @@ def test_mamba_rows_before_029_have_the_widths_that_were_reported(  # noqa: PLR0
     ("length", "block_size", "k", "width"),
     [(1_000_000, 768, 7, 1310), (512, 16, 0, 32), (128, 32, 3, 7), (33_824, 33_824, 16, 17)],
 )
-def test_a_positioned_mamba_row_holds_the_blocks_of_the_context_and_the_drafts(
-    length, block_size, k, width
-):
+def test_a_positioned_mamba_row_holds_the_blocks_of_the_context_and_the_drafts(length, block_size, k, width):
     assert wide(length, block_size, k=k, dcp=16) == width
 
 

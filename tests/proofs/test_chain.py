@@ -50,4 +50,6 @@ def test_a_counterexample_names_only_what_takes_part():
             "cdiv(max_model_len, block_size * decode_context_parallel_size) = cdiv(18, 16 * 2) = 1",
         ),
     )
-    assert found.summary.startswith("at 17 tokens the scheduler hands over 2 entries for a row of 1: 1 too many")
+    assert found.summary.startswith(
+        "at 17 tokens the scheduler hands over 2 entries for a row of 1: 1 too many"
+    )

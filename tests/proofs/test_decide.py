@@ -52,7 +52,7 @@ def mutants():
         needed, made = owner.entries, owner.max_num_blocks_per_req
         yield "one entry more", owner, "entries", added(needed, 1), kind, ROW_FITS
         yield "one entry less of room", owner, "max_num_blocks_per_req", added(made, -1), kind, ROW_FITS
-        if kind in ("encoder-only",):
+        if kind == "encoder-only":
             continue
         yield "one column further", owner, "column", added(owner.column, 1), kind, COLUMN_FITS
         yield "one column back", owner, "column", added(owner.column, -1), kind, COLUMN_FITS
@@ -90,8 +90,13 @@ def mutants():
     unclipped = lambda self, d: self.num_tokens + d.num_lookahead_tokens  # noqa: E731
     for kind in ("full-attention", "mamba-all", "hisparse-resident"):
         yield "lookahead not clipped", deployment.Request, "slot_tokens", unclipped, kind, ROW_FITS
-        yield "lookahead not clipped", deployment.Request, "slot_tokens", unclipped, kind, (
-            ROW_FITS if kind == "mamba-all" else COLUMN_FITS
+        yield (
+            "lookahead not clipped",
+            deployment.Request,
+            "slot_tokens",
+            unclipped,
+            kind,
+            (ROW_FITS if kind == "mamba-all" else COLUMN_FITS),
         )
     decoder = lambda self, runner: self.max_model_len  # noqa: E731
     for invariant in (ROW_FITS, COLUMN_FITS):
@@ -99,7 +104,8 @@ def mutants():
     whole = lambda self, d, position: (position // (self.kernel_block_size * 1), 0)  # noqa: E731
     yield "place not sharded", specs.AttentionSpec, "place_on_rank", whole, "full-attention", COLUMN_FITS
     spill = lambda self, d, position: (  # noqa: E731
-        position // (self.kernel_block_size * d.decode_context_parallel_size), self.kernel_block_size
+        position // (self.kernel_block_size * d.decode_context_parallel_size),
+        self.kernel_block_size,
     )
     yield "offset outside its block", specs.AttentionSpec, "place_on_rank", spill, "mla", COLUMN_FITS
 
@@ -108,9 +114,7 @@ def mutants():
     ("name", "owner", "attribute", "replacement", "kind", "invariant"),
     [pytest.param(*m, id=f"{m[4]}-{m[5].name}-{m[0]}") for m in mutants()],
 )
-def test_a_mutated_formula_is_refuted(  # noqa: PLR0913
-    monkeypatch, name, owner, attribute, replacement, kind, invariant
-):
+def test_a_mutated_formula_is_refuted(monkeypatch, name, owner, attribute, replacement, kind, invariant):
     monkeypatch.setattr(owner, attribute, replacement)
     outcome = ask(kind, invariant)
     assert outcome.verdict is Verdict.REFUTED, f"{name}: {outcome}"
@@ -160,25 +164,32 @@ def test_a_small_state_block_without_prefix_caching_fails_as_a_port_of_the_engin
         lambda spec: tuple(a for a in assumptions_for(spec) if a.name != "state-block-covers-context"),
     )
     monkeypatch.setattr(decide_module, "broken_assumptions", lambda case, known: ())
-    outcome = ask("mamba-none", max_model_len=128, mamba_block_size=32, num_speculative_blocks=3, num_tokens=127)
+    outcome = ask(
+        "mamba-none", max_model_len=128, mamba_block_size=32, num_speculative_blocks=3, num_tokens=127
+    )
     assert outcome.verdict is Verdict.REFUTED
     case = build_case("mamba-none", outcome.counterexample.values)
-    assert (entries(case.deployment, case.spec, case.request), row_width(case.deployment, case.spec)) == (7, 4)
+    assert (entries(case.deployment, case.spec, case.request), row_width(case.deployment, case.spec)) == (
+        7,
+        4,
+    )
 
 
 def test_contradictory_assumptions_are_vacuous_and_not_proved(monkeypatch):
     impossible = dataclasses.replace(
-        assumptions_for(spec_of_kind("mla"))[1], name="impossible", holds=lambda c, _r: c.request.num_tokens < 1
+        assumptions_for(spec_of_kind("mla"))[1],
+        name="impossible",
+        holds=lambda c, _r: c.request.num_tokens < 1,
     )
-    monkeypatch.setattr(
-        problem_module, "assumptions_for", lambda spec: (*assumptions_for(spec), impossible)
-    )
+    monkeypatch.setattr(problem_module, "assumptions_for", lambda spec: (*assumptions_for(spec), impossible))
     outcome = ask("mla")
     assert outcome.verdict is Verdict.VACUOUS
     assert "impossible" in outcome.detail
 
 
-@pytest.mark.parametrize("obligation", obligations(TODAY), ids=lambda o: f"{o.kind}-{o.invariant.name}-{o.runner.value}")
+@pytest.mark.parametrize(
+    "obligation", obligations(TODAY), ids=lambda o: f"{o.kind}-{o.invariant.name}-{o.runner.value}"
+)
 def test_assumptions_of_a_proof_are_split_into_used_and_unused(obligation):
     outcome = decide(obligation, {})
     assert outcome.verdict is Verdict.PROVED
@@ -274,9 +285,24 @@ def test_a_release_is_refuted_exactly_where_its_rows_are_too_narrow(name, refute
     [
         ("vllm-0.28", {}, {"max_model_len": 18, "decode_context_parallel_size": 2, "num_tokens": 17}, (2, 1)),
         ("vllm-0.27", {}, {"max_model_len": 18, "decode_context_parallel_size": 2, "num_tokens": 17}, (2, 1)),
-        ("vllm-0.26", {}, {"max_model_len": 130, "decode_context_parallel_size": 2, "num_tokens": 129}, (9, 8)),
-        ("vllm-0.28", {"max_model_len": 512, "decode_context_parallel_size": 2}, {"num_tokens": 257}, (17, 16)),
-        ("vllm-0.26", {"max_model_len": 512, "decode_context_parallel_size": 2}, {"num_tokens": 257}, (17, 16)),
+        (
+            "vllm-0.26",
+            {},
+            {"max_model_len": 130, "decode_context_parallel_size": 2, "num_tokens": 129},
+            (9, 8),
+        ),
+        (
+            "vllm-0.28",
+            {"max_model_len": 512, "decode_context_parallel_size": 2},
+            {"num_tokens": 257},
+            (17, 16),
+        ),
+        (
+            "vllm-0.26",
+            {"max_model_len": 512, "decode_context_parallel_size": 2},
+            {"num_tokens": 257},
+            (17, 16),
+        ),
         ("vllm-0.26", {"block_size": 48, "max_model_len": 100}, {"decode_context_parallel_size": 2}, (3, 2)),
         ("vllm-0.28", {"max_model_len": 64, "decode_context_parallel_size": 4}, {"num_tokens": 17}, (2, 1)),
         ("vllm-0.28", {"max_model_len": 10**18, "decode_context_parallel_size": 8}, {}, None),
@@ -306,7 +332,9 @@ def test_nothing_smaller_than_the_smallest_case_fails():
             d = deployment.Deployment(max_model_len=length, decode_context_parallel_size=dcp)
             spec = specs.MambaAlignSpec(block_size=16)
             for tokens in range(1, length):
-                fails = entries(d, spec, deployment.Request(num_tokens=tokens)) > row_width(d, spec, release=known)
+                fails = entries(d, spec, deployment.Request(num_tokens=tokens)) > row_width(
+                    d, spec, release=known
+                )
                 assert not fails or (length, tokens) == (18, 17)
 
 

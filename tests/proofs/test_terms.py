@@ -88,13 +88,19 @@ def test_an_unknown_common_divisor_is_marked_as_approximate():
 def test_fresh_integers_never_share_a_name():
     definitions = Definitions()
     a, b, d = (definitions.symbol(name, 1) for name in "abd")
-    for term in (common_divisor(a, b), cdiv(a, d), b // d, common_divisor(b, d), cdiv(b, common_divisor(a, d))):
+    for term in (
+        common_divisor(a, b),
+        cdiv(a, d),
+        b // d,
+        common_divisor(b, d),
+        cdiv(b, common_divisor(a, d)),
+    ):
         assert term.low is not None
     defined = {str(v) for f in definitions.facts for v in z3.z3util.get_vars(f)} - {"a", "b", "d"}
     assert len(defined) == 3 * 3 + 3
 
 
-@pytest.mark.parametrize("branch", [bool, lambda t: t if t else 0, lambda t: min(t, 3), lambda t: t and 1])
+@pytest.mark.parametrize("branch", [bool, lambda t: t or 0, lambda t: min(t, 3), lambda t: t and 1])
 def test_branching_on_a_term_raises(branch):
     term = Definitions().symbol("max_model_len", 1)
     with pytest.raises(TypeError, match="branched on the symbolic value"):
