@@ -59,7 +59,9 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
         if window is None
         else (window.num_computed_tokens, window.reach, window.block_sizes)
     )
-    gather_kernel[(layout.num_groups, num_reqs_padded)](
+    # Rows lie on the one grid axis that is not limited to 65,535 programs.
+    chunks = max(-(-table.shape[1] // CHUNK) for table in layout.tables)
+    gather_kernel[(num_reqs_padded, layout.num_groups, chunks)](
         layout.pointers,
         layout.strides,
         layout.widths,

@@ -1,10 +1,10 @@
-"""The gather's Triton kernel: program (g, b) fills destination row b of group g from end to end.
+"""The gather's Triton kernel: program (b, g, c) fills chunk c of destination row b of group g.
 
 Contract:
 
 * `pointers` uint64, `strides` int64, `widths` int64: [groups], the source `TableLayout` with `num_rows`
   rows. `out_pointers` uint64 and `out_strides` int64 describe destination tables of the same widths; the
-  host guarantees that they have at least as many rows as the launch has programs on axis 1.
+  host guarantees that they have at least as many rows as the launch has programs on axis 0.
 * `counts`: int32 [groups, num_rows], row g at `counts + g * counts_stride`.
 * `idx_mapping`: int32 or int64 [num_reqs], the source row of each batch row. -1 marks a dummy request.
 * Destination row b gets the first min(count, width) entries of its source row and zeros after them. It
@@ -40,13 +40,15 @@ def gather_kernel(
     MASKED: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    group = tl.program_id(0).to(tl.int64)
-    batch_row = tl.program_id(1).to(tl.int64)
+    batch_row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(2).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
 
     row = tl.load(idx_mapping + batch_row, mask=batch_row < num_reqs, other=-1).to(tl.int64)
     row_exists = (row >= 0) & (row < num_rows)
     width = tl.load(widths + group)
     count = tl.load(counts + group * counts_stride + row, mask=row_exists, other=0).to(tl.int64)
+    # The store is masked by width anyway; this keeps the load inside the source row.
     count = tl.minimum(count, width)
 
     first = 0
@@ -60,7 +62,5 @@ def gather_kernel(
     source += row * tl.load(strides + group)
     target = tl.load(out_pointers + group).to(tl.pointer_type(tl.int32))
     target += batch_row * tl.load(out_strides + group)
-    for begin in tl.range(0, width, CHUNK):
-        column = begin + tl.arange(0, CHUNK)
-        block_ids = tl.load(source + column, mask=(column >= first) & (column < count), other=0)
-        tl.store(target + column, block_ids, mask=column < width)
+    block_ids = tl.load(source + column, mask=(column >= first) & (column < count), other=0)
+    tl.store(target + column, block_ids, mask=column < width)

@@ -162,7 +162,7 @@ def test_nothing_staged_means_no_launch(device, monkeypatch):
     tables.apply_staged_writes()
 
 
-def test_one_step_is_one_launch_for_all_groups(device, monkeypatch):
+def test_one_step_is_one_launch_for_all_groups_and_is_not_sent_again(device, monkeypatch):
     import guard.block_tables as module
 
     launches = []
@@ -171,6 +171,7 @@ def test_one_step_is_one_launch_for_all_groups(device, monkeypatch):
     tables = make(BlockTables, device, [4] * 8)
     for row in range(4):
         tables.append_block_ids(row, ([1],) * 8, overwrite=True)
+    tables.apply_staged_writes()
     tables.apply_staged_writes()
     assert launches == [1]
 
