@@ -57,6 +57,12 @@ class _Stopped(BaseException):
         self.number = number
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `main`: rich itself would exit with 1, which here means REFUTED."""
+        raise BrokenPipeError
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Turn every mistake in the call into the same kind of error."""
@@ -98,7 +104,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
     if not asked:
         raise _UsageError(f"nothing is selected: {release.name} has no such claim")
-    console = Console(highlight=False, markup=False)
+    console = _Console(highlight=False, markup=False)
     if options.list:
         _print_list(console, release, asked)
         return 0

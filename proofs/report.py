@@ -102,14 +102,12 @@ class JsonReport:
 
     def write(self, outcomes: Mapping[int, Outcome], *, exit_code: int | None) -> None:
         """Write what is known; with an exit code the run is complete."""
+        counts = Counter(outcome.verdict for outcome in outcomes.values())
         document = {
             **self._head,
             "complete": exit_code is not None,
             "exit_code": exit_code,
-            "tally": dict(
-                Counter({verdict.value: 0 for verdict in Verdict})
-                + Counter(outcome.verdict.value for outcome in outcomes.values())
-            ),
+            "tally": {verdict.value: counts[verdict] for verdict in Verdict},
             "obligations": [
                 _entry(obligation, outcomes.get(index)) for index, obligation in enumerate(self._asked)
             ],

@@ -63,7 +63,7 @@ EXIT_CODES: Mapping[int, str] = {
     3: "at least one is UNKNOWN",
     4: "at least one is VACUOUS",
     5: "internal error",
-    130: "interrupted by Ctrl-C (143: by SIGTERM); nothing is claimed of what was not decided",
+    130: "interrupted by Ctrl-C (143: SIGTERM, 141: the output's reader left); the rest is undecided",
 }
 """Exit codes and their meaning; of several, the first of 5, 1, 4, 3 that applies."""
 

@@ -1,0 +1,281 @@
+"""The command as a person and as a CI job call it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from invariants import SPEC_KINDS, TODAY
+from proofs.pool import decide_all
+from proofs.report import SCHEMA
+from proofs.verdicts import EXIT_CODES, Verdict, exit_code, obligations
+
+COMMAND = [sys.executable, "-W", "error", "-m", "proofs.check"]
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=120, **options
+    )
+
+
+def refused(*arguments):
+    """Run a call that must be refused and return the one line that says why."""
+    done = run(*arguments)
+    assert done.returncode == 2, done
+    assert not done.stdout
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_every_spec_type_is_proved_by_default_and_the_tally_names_every_verdict():
+    done = run()
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    proved = {line.split()[1] for line in lines if line.startswith("PROVED ")}
+    assert proved == set(SPEC_KINDS)
+    claims = len(obligations(TODAY))
+    assert f"{claims} PROVED, 0 REFUTED, 0 VACUOUS, 0 UNKNOWN, 0 ERROR, 0 SKIPPED" in done.stdout
+    assert sum(line.startswith("PROVED ") for line in lines) == claims
+    assert "not asked: circular-buffer column-fits on V1" in done.stdout
+
+
+def test_two_runs_print_the_same_costs():
+    def costs():
+        return re.findall(r"^\w+ +(\S+ +V\d +\S+).*rlimit +([\d,]+)", run().stdout, re.MULTILINE)
+
+    first = costs()
+    assert len(first) == len(obligations(TODAY))
+    assert first == costs()
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "clash"),
+    [
+        (
+            "vllm-0.28",
+            "max_model_len 18, decode_context_parallel_size 2, block_size 16, num_tokens 17",
+            "(17, 16) = 2",
+        ),
+        (
+            "vllm-0.27",
+            "max_model_len 18, decode_context_parallel_size 2, block_size 16, num_tokens 17",
+            "(17, 16) = 2",
+        ),
+        (
+            "vllm-0.26",
+            "max_model_len 130, decode_context_parallel_size 2, block_size 16, num_tokens 129",
+            "(129, 16) = 9",
+        ),
+    ],
+)
+def test_a_faulty_release_is_refuted_in_the_engines_own_words(name, numbers, clash):
+    done = run("--release", name, "--spec", "mamba-align", "--spec", "mla", "--invariant", "row-fits")
+    assert done.returncode == 1
+    assert done.stdout.count("REFUTED  mamba-align            V2") == 1
+    assert f"smallest case that fails: {numbers}\n" in done.stdout
+    assert f"entries   = cdiv(num_tokens, block_size) = cdiv{clash}" in done.stdout
+    assert "3 PROVED, 1 REFUTED, 0 VACUOUS" in done.stdout
+
+
+def test_pinned_sizes_move_the_first_failure_and_leave_today_proved():
+    pins = ["max_model_len=512", "block_size=16", "decode_context_parallel_size=2"]
+    arguments = [text for pin in pins for text in ("--at", pin)]
+    faulty = run("--release", "vllm-0.28", "--spec", "mamba-align", *arguments)
+    assert faulty.returncode == 1
+    assert "at 257 tokens the scheduler hands over 17 entries for a row of 16: 1 too many" in faulty.stdout
+    assert run(*arguments).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--at", "max_model_len"], "--at takes NAME=VALUE, not 'max_model_len'"),
+        (["--at", "max_modellen=3"], "no parameter is named 'max_modellen'; did you mean max_model_len?"),
+        (["--at", "=3"], "no parameter is named ''"),
+        (["--at", "max_model_len="], "max_model_len must be a whole number, not ''"),
+        (["--at", "max_model_len=0"], "max_model_len must be at least 1, not 0"),
+        (["--at", "max_model_len=-1"], "max_model_len must be at least 1, not -1"),
+        (["--at", "max_model_len=1e3"], "max_model_len must be a whole number, not '1e3'"),
+        (["--at", f"max_model_len={'9' * 5000}"], "max_model_len must be a whole number, not '999"),
+        (["--at", "num_sampled_tokens=2"], "num_sampled_tokens must be at most 1, not 2"),
+        (["--at", "enable_prefix_caching=1"], "enable_prefix_caching must be true or false, not '1'"),
+        (["--at", "block_size=16", "--at", "block_size=32"], "block_size is pinned to both 16 and 32"),
+        (["--at", "num_tokens=100", "--at", "max_model_len=50"], "contradict request-within-context"),
+        (["--at", "sliding_window=5", "--spec", "mla"], "none of the selected claims has a parameter"),
+        (["--release", "vllm-0.28", "--at", "block_table_token_alignment=64"], "fixes block_table_token"),
+        (["--release", "vllm-0.28", "--spec", "hisparse-hot"], "nothing is selected"),
+        (["--spec", "encoder-only", "--invariant", "column-fits"], "nothing is selected"),
+        (["--release", "0.28"], "invalid choice: '0.28'"),
+        (["--spec", "mamba"], "invalid choice: 'mamba'"),
+        (["--invariant", "row"], "invalid choice: 'row'"),
+        (["--json", "/nonexistent/report.json"], "cannot write /nonexistent/report.json"),
+        (["--json", "/"], "cannot write /"),
+        (["--jsn", "x"], "unrecognized arguments: --jsn x"),
+        (["--json"], "expected one argument"),
+    ],
+)
+def test_a_mistake_in_the_call_is_one_clear_line_and_exit_2(arguments, line):
+    said = refused(*arguments)
+    assert line in said
+    assert len(said) < 700
+
+
+def test_pins_that_leave_some_specs_without_a_case_skip_them_and_say_why():
+    done = run("--at", "enable_prefix_caching=false", "--spec", "mamba-align", "--spec", "mla")
+    assert done.returncode == 0
+    assert done.stdout.count("SKIPPED  mamba-align") == 4
+    assert "the pinned values contradict cache-mode" in done.stdout
+    assert "4 PROVED, 0 REFUTED, 0 VACUOUS, 0 UNKNOWN, 0 ERROR, 4 SKIPPED" in done.stdout
+
+
+def test_sizes_of_any_magnitude_can_be_pinned():
+    done = run("--at", f"max_model_len={10**18}", "--spec", "full-attention", "--spec", "mamba-align")
+    assert done.returncode == 0
+
+
+def test_help_lists_every_exit_code():
+    done = run("--help")
+    assert done.returncode == 0
+    for code, meaning in EXIT_CODES.items():
+        assert re.search(rf"^ +{code} +{re.escape(meaning)}$", done.stdout, re.MULTILINE)
+
+
+def test_the_list_names_claims_parameters_and_assumptions_and_decides_nothing():
+    done = run("--list", "--spec", "mamba-align")
+    assert done.returncode == 0
+    assert "mamba-align            V2 row-fits" in done.stdout
+    assert (
+        "num_speculative_blocks: extra state blocks for draft tokens (k) (0 to any size, usually 0)"
+        in done.stdout
+    )
+    assert "request-within-context: " in done.stdout
+    assert "PROVED" not in done.stdout
+
+
+def test_the_json_report_has_an_entry_for_every_claim(tmp_path):
+    path = tmp_path / "report.json"
+    assert run("--release", "vllm-0.28", "--spec", "mamba-align", "--json", str(path)).returncode == 1
+    report = json.loads(path.read_text())
+    assert report["schema"] == SCHEMA
+    assert report["complete"] is True
+    assert report["exit_code"] == 1
+    assert report["tally"] == {
+        "PROVED": 2, "REFUTED": 2, "VACUOUS": 0, "UNKNOWN": 0, "ERROR": 0, "SKIPPED": 0
+    }  # fmt: skip
+    entries = {(e["runner"], e["invariant"]): e for e in report["obligations"]}
+    assert len(entries) == 4
+    found = entries["V2", "row-fits"]["counterexample"]
+    assert found["smallest"] is True
+    assert {k: found["values"][k] for k in ("max_model_len", "num_tokens")} == {
+        "max_model_len": 18,
+        "num_tokens": 17,
+    }
+    assert entries["V1", "row-fits"]["assumptions"]["used"] == ["sizes", "request-within-context"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_json_report_can_go_to_a_pipe():
+    done = run("--spec", "mla", "--json", "/dev/stderr")
+    assert done.returncode == 0
+    assert json.loads(done.stderr)["complete"] is True
+
+
+def test_a_report_that_cannot_be_written_at_the_end_does_not_pass():
+    done = run("--spec", "mla", "--json", "/dev/full")
+    assert done.returncode == 2
+    assert "the JSON report was not written" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_how_far_it_came_and_leaves_no_complete_report(tmp_path, number, code):
+    path = tmp_path / "report.json"
+    path.write_text('{"complete": true, "of": "an earlier run"}')
+    process = subprocess.Popen(
+        [*COMMAND, "--json", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout.readline().startswith("PROVED")
+    os.killpg(process.pid, number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    (line,) = errors.splitlines()
+    assert re.search(r"interrupted with \d+ of \d+ decided; nothing is claimed of the rest", line)
+    report = json.loads(path.read_text())
+    assert report["complete"] is False
+    assert report["exit_code"] is None
+    assert any(entry["verdict"] is None for entry in report["obligations"])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly():
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(timeout=30) == 141
+    assert not errors
+
+
+def test_the_checker_works_without_asserts():
+    done = subprocess.run(
+        [sys.executable, "-OO", "-m", "proofs.check", "--release", "vllm-0.28", "--spec", "mamba-all"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "at 17 tokens the scheduler hands over 2 entries for a row of 1" in done.stdout
+
+
+def test_the_checker_needs_nothing_but_its_two_dependencies():
+    blocked = "torch", "triton", "numpy", "hypothesis", "pytest"
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"
+        "import proofs.command, proofs.decide; sys.exit(proofs.command.main(['--spec', 'mla']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ([], 2),
+        (["SKIPPED"], 2),
+        (["PROVED"], 0),
+        (["PROVED", "SKIPPED"], 0),
+        (["PROVED", "UNKNOWN"], 3),
+        (["UNKNOWN", "VACUOUS"], 4),
+        (["VACUOUS", "REFUTED", "UNKNOWN"], 1),
+        (["REFUTED", "ERROR", "PROVED"], 5),
+    ],
+)
+def test_the_worst_verdict_decides_the_exit_code(verdicts, code):
+    assert exit_code(Verdict(name) for name in verdicts) == code
+
+
+def test_a_child_that_takes_too_long_is_killed_and_unknown():
+    claims = obligations(TODAY, kinds=["mla"])
+    started = time.monotonic()
+    outcomes = dict(decide_all(claims, {}, wall_seconds=0.0))
+    assert time.monotonic() - started < 10
+    assert {o.verdict for o in outcomes.values()} == {Verdict.UNKNOWN}
+    assert len(outcomes) == len(claims)
+    assert "killed after 0 s" in outcomes[0].detail
+
+
+def test_a_child_that_dies_is_an_error(tmp_path):
+    """Ask for a spec that the child cannot build: it ends without an answer."""
+    import dataclasses
+
+    (claim, *_) = obligations(TODAY, kinds=["mla"])
+    lost = dataclasses.replace(claim.release, name="no such release")
+    broken = dataclasses.replace(claim, release=lost)
+    outcomes = dict(decide_all([broken, claim], {}))
+    assert outcomes[0].verdict is Verdict.ERROR
+    assert "ended with code" in outcomes[0].detail
+    assert outcomes[1].verdict is Verdict.PROVED
