@@ -18,6 +18,8 @@ __all__ = ["RLIMIT", "decide", "exclusion"]
 
 RLIMIT = 20_000_000
 """Solver resources that one query may spend; the slowest takes a small part of it."""
+_STEP_RLIMIT = RLIMIT // 20
+"""What one attempt at an intermediate claim may spend: a step that is not easy is no help."""
 _SECONDS = 20
 """A soft stop inside the solver; the parent process has a hard one."""
 
@@ -118,12 +120,14 @@ class _Session:
 
     def _prove_steps(self, solver: z3.Solver, problem: Problem) -> None:
         """Add each step that follows from what is known, and the assumptions it needed with it."""
+        solver.set("rlimit", _STEP_RLIMIT)
         for step in problem.steps:
             with self._supposing(solver, z3.Not(step)):
                 proved = self._check(solver) == z3.unsat
                 needed = solver.unsat_core() if proved else []
             if proved:
                 solver.add(z3.Implies(z3.And(*needed), step))
+        solver.set("rlimit", RLIMIT)
 
     def _refute(self, pins: Mapping[str, int | bool], found: dict[str, int | bool]) -> Outcome:
         """Make the case small, and trust it only if it also fails in plain Python."""

@@ -74,7 +74,7 @@ def build_problem(obligation: Obligation, pins: Mapping[str, int | bool]) -> Pro
         fixed={name: fixed[name] for name in case.values() if name in fixed},
         assumptions=_assumptions(obligation, case),
         definitions=definitions,
-        steps=tuple(truth_expr(step) for step in steps_for(case)),
+        steps=tuple(truth_expr(step) for step in steps_for(case, obligation.release, obligation.runner)),
         goal=truth_expr(obligation.invariant.holds(case, obligation.release, obligation.runner)),
     )
 

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from invariants import AttentionSpec, Case, UniformTypeSpec
+from invariants import AttentionSpec, Case, Release, Runner, UniformTypeSpec
 from invariants.arithmetic import all_of, modulo
 
 __all__ = ["steps_for"]
 
 
-def steps_for(case: Case) -> Iterator[bool]:
+def steps_for(case: Case, release: Release, runner: Runner) -> Iterator[bool]:
     """Yield claims about a case, each easier than the goal, in the order in which they are proved."""
+    yield from _padding_only_widens(case, release, runner)
     layer = case.spec.inner if isinstance(case.spec, UniformTypeSpec) else case.spec
     if isinstance(layer, AttentionSpec):
         yield from _place_stays_in_its_block(case, layer)
+
+
+def _padding_only_widens(case: Case, release: Release, runner: Runner) -> Iterator[bool]:
+    """Lead from the scheduler's list to the blocks that the row is made for, and on to the padded row."""
+    length = case.deployment.row_length(runner)
+    made = case.spec.max_num_blocks_per_req(case.deployment, length)
+    yield case.spec.entries(case.deployment, case.request) <= made
+    yield made <= release.width(case.deployment, case.spec, runner)
 
 
 def _place_stays_in_its_block(case: Case, layer: AttentionSpec) -> Iterator[bool]:
