@@ -40,9 +40,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message)
     try:
         from guard.block_tables import BlockTables  # noqa: PLC0415 - only this name needs torch
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        if error.name == "kernels":
+            message = (
+                "guard.BlockTables needs rowbound's own package `kernels`, but another distribution's stands "
+                "in its place in this environment; keep the two in separate environments"
+            )
+            raise ImportError(message, name="kernels") from error
         if error.name not in {"torch", "triton", "numpy"}:
             raise
-        message = f"guard.BlockTables needs {error.name}: pip install 'rowbound[gpu]'"
+        message = f"guard.BlockTables needs {error.name}: install rowbound with its extra `gpu`"
         raise ImportError(message, name=error.name) from None
     return BlockTables

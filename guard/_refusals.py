@@ -48,9 +48,11 @@ def row_of(req_index: Any, max_num_reqs: int) -> int:
 def group_count(request: int, new_block_ids: Any, num_groups: int) -> BlockTableViolation:
     """Describe a write that has not one list of block IDs per group."""
     listed = isinstance(new_block_ids, list | tuple)
-    given = f"{len(new_block_ids)} lists of block IDs" if listed else shown(new_block_ids)
+    plural = "s" * (listed and len(new_block_ids) != 1)
+    given = f"{len(new_block_ids)} list{plural} of block IDs" if listed else shown(new_block_ids)
     return BlockTableViolation(
-        f"Block table write for request {request} has {given} for {num_groups} cache groups. {_UNTOUCHED} "
+        f"Block table write for request {request} has {given} for {num_groups} "
+        f"cache group{'s' * (num_groups != 1)}. {_UNTOUCHED} "
         f"Pass one list per group, in the order of the groups; an empty list adds nothing.",
         kind=Violation.GROUP_COUNT,
         request=request,
@@ -65,9 +67,9 @@ def row_capacity(request: int, group: int, start: int, added: int, width: int) -
     fitting = max(width - start, 0)
     return BlockTableViolation(
         f"Block table write for request {request}, group {group} exceeds row capacity ({end} > {width}): "
-        f"{start} entries are in use, so {fitting} of the {added} new ones fit. {_UNTOUCHED} "
-        f"Run guard.audit at start-up to find every row that is too narrow, and widen the row of group "
-        f"{group} to at least {end} entries.",
+        f"{start} of its entries are in use, so {fitting} of {added} new ones fit. {_UNTOUCHED} "
+        f"Widen the row of group {group}, to {end} entries or more; guard.audit says at start-up how many "
+        f"its largest request needs.",
         kind=Violation.ROW_CAPACITY,
         request=request,
         group=group,

@@ -146,7 +146,7 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
     row_widths: Sequence[int] | None = None,
     *,
     runner: Runner = Runner.V2,
-    release: Release = TODAY,
+    release: Release | str = TODAY,
     scheduler_entries: Sequence[int] | None = None,
 ) -> AuditReport:
     """Compare each group's row with what the largest legal request needs.
@@ -156,14 +156,15 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
         specs: one spec per cache group.
         row_widths: entries per row as the worker has them; `release`'s formula for `runner` if omitted.
         runner: which worker implementation makes the rows.
-        release: whose formulas stand in for a width that is not given.
+        release: whose formulas stand in for a width that is not given; a name will do.
         scheduler_entries: the most entries that the scheduler hands over per group; today's formula if
             omitted.
 
     Raises:
         invariants.IllegalDeployment: the deployment or a spec breaks an assumption, by name.
-        GuardUsageError: a list has not one number per group.
+        GuardUsageError: specs are not specs, or a list has not one number per group.
     """
+    _check_specs(specs)
     for spec in specs:
         require_legal(deployment, spec, release=release)
     if row_widths is None:
@@ -182,6 +183,16 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
     ]
     findings = tuple(group for group in groups if isinstance(group, Finding))
     return AuditReport(deployment, tuple(groups), findings)
+
+
+def _check_specs(specs: Sequence[Spec]) -> None:
+    if not isinstance(specs, list | tuple):
+        message = f"specs must be a list with one spec per cache group, not {shown(specs)}"
+        raise GuardUsageError(message)
+    for group, spec in enumerate(specs):
+        if not isinstance(spec, Spec):
+            message = f"the spec of group {group} must be one of invariants' spec types, not {shown(spec)}"
+            raise GuardUsageError(message)
 
 
 def _check_numbers(name: str, numbers: Sequence[int], specs: Sequence[Spec]) -> None:

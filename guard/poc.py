@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GuardError as error:
         print(f"guard.poc: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(f"guard.poc: needs {error.name}: pip install 'rowbound[gpu]'", file=sys.stderr)
+        print(f"guard.poc: needs {error.name}: install rowbound with its extra `gpu`", file=sys.stderr)
     return 2
 
 

@@ -14,7 +14,7 @@ from invariants.assumptions import (
     broken_assumptions,
     require_legal,
 )
-from invariants.cases import SPEC_KINDS, Case, build_case, kind_of, parameters_for
+from invariants.cases import SPEC_KINDS, Case, build_case, describe_kind, kind_of, parameters_for
 from invariants.claims import INVARIANTS, Invariant
 from invariants.deployment import Access, Deployment, Request, Runner
 from invariants.parameters import Parameter
@@ -93,6 +93,7 @@ __all__ = [
     "broken_assumptions",
     "build_case",
     "column",
+    "describe_kind",
     "entries",
     "kind_of",
     "max_num_tokens",

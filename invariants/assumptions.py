@@ -15,6 +15,7 @@ from invariants.cases import Case, build_case, kind_of, parameters_for
 from invariants.deployment import Deployment, Request
 from invariants.parameters import parameters_of
 from invariants.releases import TODAY, Release, max_num_tokens
+from invariants.releases import release as release_named
 from invariants.specs import (
     AttentionSpec,
     CrossAttentionSpec,
@@ -116,7 +117,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         "sizes",
         "every size is a whole number within the range that its option allows",
-        "the option's own declaration (`python -m proofs.check --list` prints the ranges)",
+        "the ranges of the parameters",
         _sizes,
     ),
     Assumption(
@@ -184,7 +185,7 @@ def require_legal(
     spec: Spec,
     request: Request | None = None,
     *,
-    release: Release = TODAY,
+    release: Release | str = TODAY,
 ) -> None:
     """Refuse a deployment, spec and (if given) request that break an assumption.
 
@@ -201,7 +202,8 @@ def require_legal(
     # Without a request the shortest one stands in, and no rule about requests is asked.
     parts = [deployment, layer, request or Request(num_tokens=1)]
     values = {p.name: getattr(part, p.name) for part in parts for p in parameters_of(type(part))}
-    for broken in broken_assumptions(build_case(kind, values), release):
+    known = release_named(release) if isinstance(release, str) else release
+    for broken in broken_assumptions(build_case(kind, values), known):
         if request is None and broken.about_request:
             continue
         shown = ", ".join(

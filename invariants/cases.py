@@ -14,7 +14,7 @@ from invariants import specs
 from invariants.deployment import Access, Deployment, Request
 from invariants.parameters import Parameter, parameters_of
 
-__all__ = ["SPEC_KINDS", "Case", "build_case", "kind_of", "parameters_for"]
+__all__ = ["SPEC_KINDS", "Case", "build_case", "describe_kind", "kind_of", "parameters_for"]
 
 _LAYER_TYPES: tuple[type[specs.Spec], ...] = (
     specs.FullAttentionSpec,
@@ -90,6 +90,13 @@ def kind_of(spec: specs.Spec) -> str:
     if isinstance(spec, specs.UniformTypeSpec):
         return _wrapped_kind(spec.inner)
     return spec.kind
+
+
+def describe_kind(kind: str) -> str:
+    """Return one sentence about a kind of spec."""
+    form = _KINDS[kind]
+    sentence = (form.layer.__doc__ or "").split("\n")[0].split(" Source:")[0]
+    return f"The uniform wrapper around {form.layer.kind} layers." if form.wrapped else sentence
 
 
 def parameters_for(kind: str) -> tuple[Parameter, ...]:

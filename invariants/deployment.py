@@ -34,7 +34,9 @@ class Deployment:
     num_lookahead_tokens: int = size(
         "slots reserved for draft tokens beyond the scheduled ones", usual=0, default=0
     )
-    num_speculative_tokens: int = size("draft tokens per step", usual=0, default=0)
+    num_speculative_tokens: int = size(
+        "draft tokens per step; before vLLM 0.29 they let a request reach max_model_len", usual=0, default=0
+    )
     num_sampled_tokens: int = size(
         "tokens sampled per step: 1 for generation, 0 for pooling and diffusion",
         maximum=1,

@@ -209,6 +209,10 @@ def release(name: str) -> Release:
     raise KeyError(message)
 
 
+def _known(chosen: Release | str) -> Release:
+    return release(chosen) if isinstance(chosen, str) else chosen
+
+
 def entries(deployment: Deployment, spec: Spec, request: Request) -> int:
     """Return how many block-table entries the scheduler hands over for one request in one group.
 
@@ -218,23 +222,26 @@ def entries(deployment: Deployment, spec: Spec, request: Request) -> int:
 
 
 def row_width(
-    deployment: Deployment, spec: Spec, *, runner: Runner = Runner.V2, release: Release = TODAY
+    deployment: Deployment, spec: Spec, *, runner: Runner = Runner.V2, release: Release | str = TODAY
 ) -> int:
-    """Return how many entries the worker's row holds for one group; 0 if it makes no row."""
-    return release.width(deployment, spec, runner) * spec.expansion
+    """Return how many entries the worker's row holds for one group; 0 if it makes no row.
+
+    `release` is one of `RELEASES` or its name. Entries are kernel blocks where manager blocks are split.
+    """
+    return _known(release).width(deployment, spec, runner) * spec.expansion
 
 
-def column(deployment: Deployment, spec: Spec, access: Access, *, release: Release = TODAY) -> int:
+def column(deployment: Deployment, spec: Spec, access: Access, *, release: Release | str = TODAY) -> int:
     """Return the column of a row that a kernel addresses for one access."""
-    return release.column(deployment, spec, access)
+    return _known(release).column(deployment, spec, access)
 
 
-def max_num_tokens(deployment: Deployment, *, release: Release = TODAY) -> int:
+def max_num_tokens(deployment: Deployment, *, release: Release | str = TODAY) -> int:
     """Return the most tokens that a request can have computed and scheduled, in tokens."""
-    return release.longest(deployment)
+    return _known(release).longest(deployment)
 
 
-def max_request(deployment: Deployment, *, release: Release = TODAY) -> Request:
+def max_request(deployment: Deployment, *, release: Release | str = TODAY) -> Request:
     """Return the request that needs the most entries of all that the deployment admits."""
     return Request(
         num_tokens=max_num_tokens(deployment, release=release),

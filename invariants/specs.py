@@ -408,7 +408,11 @@ class HiSparseResidentSpec(Spec):
 class MambaSpec(Spec, ABC):
     """Recurrent state, replicated on every dcp rank. Source: interface:1094."""
 
-    num_speculative_blocks: int = size("extra state blocks for draft tokens (k)", usual=0, default=0)
+    num_speculative_blocks: int = size(
+        "extra state blocks per request, one per draft token where the model keeps a state for each",
+        usual=0,
+        default=0,
+    )
 
     @property
     def aligned_on(self) -> tuple[Runner, ...]:

@@ -6,7 +6,11 @@ holds nothing else.
 
 import sys
 
-from proofs.command import main
-
 if __name__ == "__main__":
+    try:
+        from proofs.command import main
+    except ModuleNotFoundError as missing:
+        line = f"python -m proofs.check: needs {missing.name}: install rowbound with what it depends on"
+        print(line, file=sys.stderr)  # noqa: T201
+        sys.exit(2)
     sys.exit(main())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -24,13 +26,17 @@ from invariants import (
     Parameter,
     Release,
     Runner,
+    describe_kind,
     parameters_for,
 )
 from proofs.pool import decide_all
 from proofs.report import JsonReport, print_outcome, tally
 from proofs.verdicts import (
     EXIT_CODES,
+    EXIT_INTERNAL,
     EXIT_USAGE,
+    READ_BY_KERNEL,
+    READ_BY_KERNEL_SENTENCE,
     Obligation,
     Outcome,
     Verdict,
@@ -81,10 +87,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _Stopped as stopped:
         _say("stopped before anything was decided")
         return 128 + stopped.number
+    except ModuleNotFoundError as missing:
+        _say(f"needs {missing.name}: install rowbound with what it depends on")
+        return EXIT_USAGE
     except BrokenPipeError:
         # The reader of our output has gone; give the interpreter nothing to flush into its closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except Exception:  # noqa: BLE001  # Python's own exit code for it is 1, which here means REFUTED
+        traceback.print_exc()
+        _say("internal error; nothing is claimed")
+        return EXIT_INTERNAL
 
 
 def _say(line: str) -> None:
@@ -103,7 +116,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
     asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
     if not asked:
-        raise _UsageError(f"nothing is selected: {release.name} has no such claim")
+        reasons = not_asked(release, kinds, claims)
+        raise _UsageError(f"nothing is selected: {'; '.join(reasons) or f'{release.name} has no such claim'}")
+    importlib.import_module("z3")  # here, so that it is missed once and not by every child
     console = _Console(highlight=False, markup=False)
     if options.list:
         _print_list(console, release, asked)
@@ -128,11 +143,20 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     names = [release.name for release in RELEASES]
+    described = ", ".join(f"{release.name} ({release.description})" for release in RELEASES)
     parser.add_argument(
-        "--release", default=names[0], choices=names, help="whose formulas (default: %(default)s)"
+        "--release",
+        default=names[0],
+        type=_one_of("release", names, described),
+        metavar="NAME",
+        help=f"whose formulas: {described}; default: %(default)s",
     )
     parser.add_argument(
-        "--spec", action="append", choices=SPEC_KINDS, metavar="KIND", help="only this spec type; repeatable"
+        "--spec",
+        action="append",
+        type=_one_of("spec type", SPEC_KINDS, ", ".join(SPEC_KINDS)),
+        metavar="KIND",
+        help="only this spec type; repeatable; --list names them all",
     )
     parser.add_argument(
         "--invariant",
@@ -160,6 +184,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], str]:
+    """Return a reader of an option's value that helps with a name that is not there."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            hint = _closest(text, names) or f"there are {there_are}"
+            raise argparse.ArgumentTypeError(f"no {what} is named {_echo(text)}; {hint}")
+        return text
+
+    return read
+
+
+def _closest(text: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(text, names, n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
 def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -> dict[str, int | bool]:
     """Read every NAME=VALUE, refusing what no selected claim has and what its option does not allow."""
     known = {p.name: p for kind in SPEC_KINDS for p in parameters_for(kind)}
@@ -170,9 +211,9 @@ def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -
         if not sign:
             raise _UsageError(f"--at takes NAME=VALUE, not {_echo(text)}")
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "; --list names them all"
-            raise _UsageError(f"no parameter is named {_echo(name)}{hint}")
+            short = next((p.name for p in known.values() if name and f"({name})" in p.help), None)
+            hint = f"did you mean {short}?" if short else _closest(name, known) or "--list names them all"
+            raise _UsageError(f"no parameter is named {_echo(name)}; {hint}")
         if name not in used:
             raise _UsageError(f"none of the selected claims has a parameter {name}")
         value = _value(known[name], value_text)
@@ -232,6 +273,8 @@ def _report(
 ) -> JsonReport | None:
     if path is None:
         return None
+    if str(path) == "-":
+        raise _UsageError("--json takes a file; /dev/stdout is one")
     try:
         return JsonReport(path, release.name, pins, asked)
     except OSError as error:
@@ -270,8 +313,8 @@ def _run(
         print_outcome(console, asked[index], outcomes[index])
     release = asked[0].release
     console.print(
-        f"\n{len(asked)} claims of {release.name} ({release.description}): {tally(outcomes.values())}; "
-        f"{time.perf_counter() - started:.1f} s",
+        f"\n{len(asked)} claim{'s' * (len(asked) != 1)} of {release.name} ({release.description}): "
+        f"{tally(outcomes.values())}; {time.perf_counter() - started:.1f} s",
         soft_wrap=True,
     )
     return _saved(report, outcomes, code)
@@ -314,21 +357,27 @@ def _progress() -> Progress:
 
 def _print_list(console: Console, release: Release, asked: Sequence[Obligation]) -> None:
     def section(title: str, lines: Iterable[str]) -> None:
-        console.print(title)
-        for line in lines:
-            console.print(f"  {line}", soft_wrap=True)
+        listed = [f"  {line}" for line in lines]
+        if listed:
+            console.print(title, *listed, sep="\n", soft_wrap=True)
 
     section(
         f"claims of {release.name} ({release.description})",
         (f"{o.kind:22} {o.runner.value:2} {o.invariant.name}" for o in asked),
     )
+    kinds = dict.fromkeys(o.kind for o in asked)
+    section("spec types", (f"{kind:22} {describe_kind(kind)}" for kind in kinds))
     parameters = {p.name: p for o in asked for p in o.parameters()}
-    section("parameters, all free unless pinned with --at", map(_parameter_line, parameters.values()))
+    section(
+        "parameters, all free unless pinned with --at; counterexamples keep usual values where they can",
+        map(_parameter_line, parameters.values()),
+    )
     section(
         f"fixed by {release.name}",
         (f"{name} = {value}" for name, value in release.constants.items()),
     )
-    section("assumptions", (f"{a.name}: {a.sentence} [{a.source}]" for a in ASSUMPTIONS))
+    assumed = [f"{a.name}: {a.sentence} [{a.source}]" for a in ASSUMPTIONS]
+    section("assumptions", [*assumed, f"{READ_BY_KERNEL}: {READ_BY_KERNEL_SENTENCE}"])
     section("invariants", (f"{i.name}: {i.sentence}" for i in INVARIANTS))
     section("releases", (f"{r.name}: {r.description}" for r in RELEASES))
 

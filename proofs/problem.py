@@ -11,14 +11,12 @@ import z3
 from invariants import Case, assumptions_for, build_case
 from proofs.steps import steps_for
 from proofs.terms import Definitions, Term, Truth, truth_expr
-from proofs.verdicts import Obligation
+from proofs.verdicts import READ_BY_KERNEL, Obligation
 
-__all__ = ["READ_BY_KERNEL", "SIZES", "Problem", "build_problem"]
+__all__ = ["SIZES", "Problem", "build_problem"]
 
 SIZES = "sizes"
 """The assumption that every definition rests on; it counts as used by every proof."""
-READ_BY_KERNEL = "read-by-kernel"
-"""Not a rule about deployments but what `column-fits` speaks of: an access that a kernel makes."""
 
 
 @dataclass(frozen=True, slots=True)

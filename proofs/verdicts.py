@@ -20,7 +20,10 @@ from invariants import (
 
 __all__ = [
     "EXIT_CODES",
+    "EXIT_INTERNAL",
     "EXIT_USAGE",
+    "READ_BY_KERNEL",
+    "READ_BY_KERNEL_SENTENCE",
     "Counterexample",
     "Obligation",
     "Outcome",
@@ -49,9 +52,15 @@ class Verdict(enum.Enum):
     """Not asked: the pinned values leave no legal case of this spec."""
 
 
+READ_BY_KERNEL = "read-by-kernel"
+READ_BY_KERNEL_SENTENCE = (
+    "not a rule but what column-fits speaks of: the position or state is one that a kernel reads for the "
+    "request (a position with a slot that the step can attend to; one of the running states)"
+)
 EXIT_USAGE = 2
+EXIT_INTERNAL = 5
 _SEVERITY = (
-    (Verdict.ERROR, 5),
+    (Verdict.ERROR, EXIT_INTERNAL),
     (Verdict.REFUTED, 1),
     (Verdict.VACUOUS, 4),
     (Verdict.UNKNOWN, 3),
@@ -62,7 +71,7 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_USAGE: "wrong usage, or nothing was selected",
     3: "at least one is UNKNOWN",
     4: "at least one is VACUOUS",
-    5: "internal error",
+    EXIT_INTERNAL: "internal error",
     130: "interrupted by Ctrl-C (143: SIGTERM, 141: the output's reader left); the rest is undecided",
 }
 """Exit codes and their meaning; of several, the first of 5, 1, 4, 3 that applies."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    import torch
+    import torch  # else imported only by what needs it
 
 GPU_LANE = pytest.StashKey[bool]()
 
@@ -27,6 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
     gpu = re.search(r"(?<!not )\bgpu\b", config.getoption("markexpr") or "") is not None
     config.stash[GPU_LANE] = gpu
     if gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            message = "the gpu lane needs a CUDA device, and torch sees none"
+            raise pytest.UsageError(message)
         os.environ.pop("TRITON_INTERPRET", None)
         # Triton 3.9 warns of a changing default while this is unset; no kernel here multiplies floats.
         os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -41,6 +46,4 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     pytest.importorskip("triton")
     if not request.config.stash[GPU_LANE]:
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.fail("the gpu lane needs a CUDA device", pytrace=False)
     return torch.device("cuda", torch.cuda.current_device())

@@ -149,9 +149,9 @@ def test_the_message_names_the_write_and_the_remedy(tables):
     with pytest.raises(BlockTableViolation) as caught:
         tables.append_block_ids(0, (list(range(3, 12)), [0] * 16 + [12]), overwrite=True)
     assert str(caught.value) == (
-        "Block table write for request 0, group 1 exceeds row capacity (17 > 16): 0 entries are in use, "
-        "so 16 of the 17 new ones fit. Nothing was written in any group. Run guard.audit at start-up to "
-        "find every row that is too narrow, and widen the row of group 1 to at least 17 entries."
+        "Block table write for request 0, group 1 exceeds row capacity (17 > 16): 0 of its entries are "
+        "in use, so 16 of 17 new ones fit. Nothing was written in any group. Widen the row of group 1, to 17 "
+        "entries or more; guard.audit says at start-up how many its largest request needs."
     )
 
 

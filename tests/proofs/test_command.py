@@ -110,9 +110,13 @@ def test_pinned_sizes_move_the_first_failure_and_leave_today_proved():
         (["--at", "sliding_window=5", "--spec", "mla"], "none of the selected claims has a parameter"),
         (["--release", "vllm-0.28", "--at", "block_table_token_alignment=64"], "fixes block_table_token"),
         (["--release", "vllm-0.28", "--spec", "hisparse-hot"], "nothing is selected"),
-        (["--spec", "encoder-only", "--invariant", "column-fits"], "nothing is selected"),
-        (["--release", "0.28"], "invalid choice: '0.28'"),
-        (["--spec", "mamba"], "invalid choice: 'mamba'"),
+        (["--release", "vllm-9.9"], "no release is named 'vllm-9.9'"),
+        (["--at", "dcp=4"], "no parameter is named 'dcp'; did you mean decode_context_parallel_size?"),
+        (["--spec", "encoder-only", "--invariant", "column-fits"], "there is no row to read"),
+        (["--spec", "circular-buffer", "--runner", "V1", "--invariant", "column-fits"], "V1 maps a ring"),
+        (["--json", "-"], "--json takes a file; /dev/stdout is one"),
+        (["--release", "0.28"], "no release is named '0.28'; did you mean vllm-0.28?"),
+        (["--spec", "mamba"], "no spec type is named 'mamba'; did you mean mamba-all?"),
         (["--invariant", "row"], "invalid choice: 'row'"),
         (["--json", "/nonexistent/report.json"], "cannot write /nonexistent/report.json"),
         (["--json", "/"], "cannot write /"),
@@ -151,8 +155,8 @@ def test_the_list_names_claims_parameters_and_assumptions_and_decides_nothing():
     assert done.returncode == 0
     assert "mamba-align            V2 row-fits" in done.stdout
     assert (
-        "num_speculative_blocks: extra state blocks for draft tokens (k) (0 to any size, usually 0)"
-        in done.stdout
+        "num_speculative_blocks: extra state blocks per request, one per draft token where the model keeps "
+        "a state for each (0 to any size, usually 0)" in done.stdout
     )
     assert "request-within-context: " in done.stdout
     assert "PROVED" not in done.stdout
