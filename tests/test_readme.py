@@ -52,7 +52,7 @@ def test_the_readme_has_sessions_of_both_verdicts():
 
 def test_the_audit_example_prints_what_the_readme_shows(capsys):
     (example,) = blocks("python", "print(audit(")
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, "<example>", "exec"), {})
     (expected,) = blocks("text", "too narrow")
     assert capsys.readouterr().out == expected
 
@@ -69,7 +69,7 @@ def test_the_guard_example_prints_what_the_readme_shows():
 def test_the_property_test_example_passes_and_notices_a_scheduler_that_hands_over_too_much():
     (example,) = blocks("python", "from invariants.strategies import cases")
     namespace = {}
-    exec(compile(example, "README.md", "exec"), namespace)
+    exec(compile(example, "<example>", "exec"), namespace)
     namespace["test_my_scheduler_stays_inside_the_row"]()
     namespace["my_scheduler"] = lambda tokens, size, drafts: list(range(tokens // size + 2 + drafts))
     with pytest.raises(AssertionError):
@@ -92,5 +92,5 @@ def test_the_three_lines_put_the_guard_into_a_runner():
         "device": torch.device("cpu"),
     }
     with pytest.raises(UnsafeDeployment):
-        exec(compile(example, "README.md", "exec"), {**runner, "max_num_blocks_per_group": [16, 16]})
-    exec(compile(example, "README.md", "exec"), {**runner, "max_num_blocks_per_group": [16, 32]})
+        exec(compile(example, "<example>", "exec"), {**runner, "max_num_blocks_per_group": [16, 16]})
+    exec(compile(example, "<example>", "exec"), {**runner, "max_num_blocks_per_group": [16, 32]})
