@@ -102,6 +102,11 @@ class Traced(Symbolic):
         """Subtract."""
         return self.lift(other) - self
 
+    def __neg__(self) -> Traced:
+        """Negate."""
+        text, digits = self.inside(_CALL)
+        return Traced(-self.value, f"-{text}", f"-{digits}", strength=_PRODUCT, names=self.names)
+
     def __mul__(self, other: object) -> Traced:
         """Multiply."""
         that = self.lift(other)

@@ -29,6 +29,8 @@ from invariants import (
     describe_kind,
     parameters_for,
 )
+from proofs.emit import test_file
+from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
 from proofs.pool import decide_all
 from proofs.report import JsonReport, print_outcome, tally
 from proofs.verdicts import (
@@ -49,6 +51,7 @@ __all__ = ["main"]
 
 _PROGRAM = "python -m proofs.check"
 _LONGEST_ECHO = 60
+_MOST_JOBS = 1024
 
 
 class _UsageError(Exception):
@@ -110,13 +113,12 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
-    release = next(r for r in RELEASES if r.name == options.release)
+    release, runners = _subject(options)
     kinds = options.spec or SPEC_KINDS
     claims = [i for i in INVARIANTS if not options.invariant or i.name in options.invariant]
-    runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
     asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
     if not asked:
-        reasons = not_asked(release, kinds, claims)
+        reasons = not_asked(release, kinds, claims, runners)
         raise _UsageError(f"nothing is selected: {'; '.join(reasons) or f'{release.name} has no such claim'}")
     importlib.import_module("z3")  # here, so that it is missed once and not by every child
     console = _Console(highlight=False, markup=False)
@@ -124,12 +126,62 @@ def _main(arguments: Sequence[str] | None) -> int:
         _print_list(console, release, asked)
         return 0
     pins = _pins(options.at, release, asked)
-    excluded = _excluded(asked, pins) if pins else {}
+    excluded = _unsupported(asked, pins) if options.width else {}
+    if pins:
+        excluded |= _excluded({i: o for i, o in enumerate(asked) if i not in excluded}, pins)
     report = _report(options.json, release, pins, asked)
-    code = _run(console, asked, pins, excluded, report)
-    for line in not_asked(release, kinds, claims):
+    if options.emit_test:
+        _write(options.emit_test, "")
+    outcomes, code = _run(console, asked, pins, excluded, report, options.jobs)
+    for line in not_asked(release, kinds, claims, runners):
         console.print(f"not asked: {line}", soft_wrap=True)
+    if options.emit_test and code <= EXIT_INTERNAL:
+        _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
     return code
+
+
+def _subject(options: argparse.Namespace) -> tuple[Release, list[Runner]]:
+    """Return whose formulas are checked, and on which runners."""
+    runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
+    if options.width is None:
+        return next(r for r in RELEASES if r.name == options.release), runners
+    if options.emit_test:
+        raise _UsageError("--emit-test writes tests of the described releases; it does not go with --width")
+    try:
+        return load_width(options.width), [Runner(options.runner[0])] if options.runner else [Runner.V2]
+    except OwnWidthError as error:
+        raise _UsageError(str(error)) from error
+
+
+def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
+    """Run the user's function once for each claim, so that its mistakes are told before anything else.
+
+    Raises:
+        _UsageError: it fails, or makes rows for none of the selected spec types.
+    """
+    from proofs.problem import build_problem  # noqa: PLC0415  # needs the solver
+
+    left_out = {}
+    for index, obligation in enumerate(asked):
+        try:
+            build_problem(obligation, pins)
+        except UnsupportedSpecError as error:
+            left_out[index] = Outcome(Verdict.SKIPPED, str(error))
+        except OwnWidthError as error:
+            raise _UsageError(
+                f"{error} (for {obligation.kind}; raise NotImplementedError for a type that your engine "
+                "does not have, or select with --spec)"
+            ) from error
+    if len(left_out) == len(asked):
+        raise _UsageError(f"{asked[0].release.name} makes rows for none of the selected spec types")
+    return left_out
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,6 +202,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_one_of("release", names, described),
         metavar="NAME",
         help=f"whose formulas: {described}; default: %(default)s",
+    )
+    parser.add_argument(
+        "--width",
+        metavar="FILE:FUNCTION",
+        help="check rows as this function of deployment and spec makes them, in manager blocks",
     )
     parser.add_argument(
         "--spec",
@@ -181,7 +238,19 @@ def _parser() -> argparse.ArgumentParser:
         "--list", action="store_true", help="list claims, parameters, assumptions and releases, and stop"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
+    parser.add_argument(
+        "--emit-test", type=Path, metavar="FILE", help="also write each counterexample as a pytest case"
+    )
+    parser.add_argument(
+        "--jobs", type=_job_count, metavar="N", help="processes at a time (default: all cores)"
+    )
     return parser
+
+
+def _job_count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_JOBS:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_JOBS}, not {_echo(text)}")
+    return int(text)
 
 
 def _one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], str]:
@@ -246,7 +315,7 @@ def _echo(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}...")
 
 
-def _excluded(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
+def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
     """Find the claims of which the pinned values leave no legal case.
 
     Raises:
@@ -255,13 +324,13 @@ def _excluded(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> di
     from proofs.decide import exclusion  # noqa: PLC0415  # the only use of the solver in this process
 
     excluded = {}
-    for index, obligation in enumerate(asked):
+    for index, obligation in asked.items():
         if broken := exclusion(obligation, pins):
-            reason = f"the pinned values contradict {broken}"
-            excluded[index] = Outcome(Verdict.SKIPPED, reason)
+            excluded[index] = Outcome(Verdict.SKIPPED, f"the pinned values contradict {broken}")
     if len(excluded) == len(asked):
         shown = ", ".join(f"{name}={value}" for name, value in pins.items())
-        raise _UsageError(f"no legal case has {shown}: {excluded[0].detail}")
+        first = next(iter(excluded.values()))
+        raise _UsageError(f"no legal case has {shown}: {first.detail}")
     return excluded
 
 
@@ -281,13 +350,14 @@ def _report(
         raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _run(
+def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     console: Console,
     asked: Sequence[Obligation],
     pins: Mapping[str, int | bool],
     excluded: Mapping[int, Outcome],
     report: JsonReport | None,
-) -> int:
+    jobs: int | None,
+) -> tuple[dict[int, Outcome], int]:
     """Decide everything, print each line in order as soon as those before it are known."""
     started = time.perf_counter()
     outcomes = dict(excluded)
@@ -296,7 +366,7 @@ def _run(
     code: int | None = None
     with _progress() as progress:
         task = progress.add_task("deciding", total=len(open_indices))
-        decided = decide_all([asked[index] for index in open_indices], pins)
+        decided = decide_all([asked[index] for index in open_indices], pins, jobs=jobs)
         try:
             for position, outcome in decided:
                 outcomes[open_indices[position]] = outcome
@@ -306,7 +376,7 @@ def _run(
                     printed += 1
             code = exit_code(outcome.verdict for outcome in outcomes.values())
         except _Stopped as stopped:
-            return _interrupted(stopped, outcomes, len(asked), report)
+            return outcomes, _interrupted(stopped, outcomes, len(asked), report)
         finally:
             decided.close()
     for index in range(printed, len(asked)):
@@ -317,7 +387,7 @@ def _run(
         f"{tally(outcomes.values())}; {time.perf_counter() - started:.1f} s",
         soft_wrap=True,
     )
-    return _saved(report, outcomes, code)
+    return outcomes, _saved(report, outcomes, code)
 
 
 def _saved(report: JsonReport | None, outcomes: Mapping[int, Outcome], code: int) -> int:

@@ -13,7 +13,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
-from invariants import INVARIANTS, Runner, release
+from invariants import INVARIANTS, RELEASES, Runner
+from proofs.own_width import load_width
 from proofs.verdicts import Obligation, Outcome, Verdict
 
 __all__ = ["decide_all"]
@@ -101,7 +102,8 @@ def _run(answer: Connection, question: _Question) -> None:
     from proofs.decide import decide  # noqa: PLC0415  # the parent of a fork server needs no solver
 
     claim = next(i for i in INVARIANTS if i.name == question.invariant)
-    obligation = Obligation(question.kind, claim, Runner(question.runner), release(question.release))
+    known = {r.name: r for r in RELEASES}.get(question.release) or load_width(question.release)
+    obligation = Obligation(question.kind, claim, Runner(question.runner), known)
     answer.send(decide(obligation, question.pins))
 
 

@@ -147,16 +147,22 @@ def obligations(
     )
 
 
-def not_asked(release: Release, kinds: Iterable[str], invariants: Iterable[Invariant]) -> tuple[str, ...]:
+def not_asked(
+    release: Release,
+    kinds: Iterable[str],
+    invariants: Iterable[Invariant],
+    runners: Iterable[Runner],
+) -> tuple[str, ...]:
     """Return a line for each claim that a selection leaves out, with the reason."""
-    wanted, claims = set(kinds), tuple(invariants)
+    wanted, claims, asked = set(kinds), tuple(invariants), set(runners)
     lines = []
     for kind in SPEC_KINDS:
         if kind not in wanted or kind in release.absent:
             continue
         spec = spec_of_kind(kind)
         for invariant in claims:
-            left_out = [r.value for r in spec.runners if r not in invariant.runners(spec)]
+            covered = invariant.runners(spec)
+            left_out = [r.value for r in spec.runners if r in asked and r not in covered]
             if left_out:
                 lines.append(f"{kind} {invariant.name} on {' and '.join(left_out)}: {spec.unread}")
     return tuple(lines)

@@ -1,5 +1,6 @@
 """What the README shows is what the commands print and what its examples do."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-CONSTRAINTS = (Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
@@ -34,10 +36,19 @@ SESSIONS = [
 
 
 @pytest.mark.parametrize(("command", "output"), SESSIONS)
-def test_a_session_of_the_checker_prints_what_the_readme_shows(command, output):
+def test_a_session_of_the_checker_prints_what_the_readme_shows(command, output, tmp_path):
     program, *arguments = shlex.split(command)
     assert program == ".venv/bin/python"
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    (engine,) = blocks("python", "# my_engine.py")
+    (tmp_path / "my_engine.py").write_text(engine)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     printed = done.stdout[: done.stdout.index("\n\n")] if "\n\n" not in output else done.stdout
     assert same_on_every_run(printed).strip() == same_on_every_run(output).strip()
     assert done.returncode == (1 if "REFUTED  " in output else 0)
@@ -45,7 +56,7 @@ def test_a_session_of_the_checker_prints_what_the_readme_shows(command, output):
 
 def test_the_readme_has_sessions_of_both_verdicts():
     shown = "".join(output for _, output in SESSIONS)
-    assert len(SESSIONS) == 3
+    assert len(SESSIONS) == 4
     assert "REFUTED  mamba-align" in shown
     assert "2 PROVED, 0 REFUTED" in shown
 

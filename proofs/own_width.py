@@ -1,0 +1,85 @@
+"""A row-width function of the user's own, checked in place of a release's.
+
+`FILE:FUNCTION` names a function of a deployment and a spec that returns how many manager blocks the row
+holds. It runs on symbols, so it keeps the rule of `invariants`: no branch on a size. What goes wrong in it is
+reported with file and line, as theirs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from invariants import Deployment, Release, Runner, Spec
+
+__all__ = ["OwnWidthError", "UnsupportedSpecError", "load_width"]
+
+_MODULE = "rowbound_own_width"
+
+
+class OwnWidthError(Exception):
+    """The user's function cannot be loaded or run; the message says where and why."""
+
+
+class UnsupportedSpecError(OwnWidthError):
+    """The user's function raised NotImplementedError: it does not make rows for this type of spec."""
+
+
+def load_width(reference: str) -> Release:
+    """Return a release whose rows are the user's and whose other formulas are today's.
+
+    Raises:
+        OwnWidthError: there is no such file or function, or the file does not run.
+    """
+    file, _, name = reference.rpartition(":")
+    if not file or not name.isidentifier():
+        raise OwnWidthError(f"--width takes FILE:FUNCTION, not {reference!r}")
+    function = _function(Path(file), name)
+
+    def width(deployment: Deployment, spec: Spec, _runner: Runner) -> int:
+        width: int = _call(function, Path(file), deployment, spec)  # or a symbol in its place
+        return width
+
+    return Release(reference, f"rows as {reference} makes them", width)
+
+
+def _function(path: Path, name: str) -> Callable[..., Any]:
+    if not path.is_file():
+        raise OwnWidthError(f"there is no file {path}")
+    spec = importlib.util.spec_from_loader(_MODULE, loader=None)
+    module = importlib.util.module_from_spec(spec) if spec else ModuleType(_MODULE)
+    module.__file__ = str(path)
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102  # what was asked for
+    except SyntaxError as error:
+        raise OwnWidthError(f"{path}:{error.lineno}: {error.msg}") from error
+    except Exception as error:
+        raise OwnWidthError(_located(error, path)) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise OwnWidthError(f"{path} has no function {name}")
+    return function
+
+
+def _call(function: Callable[..., Any], path: Path, deployment: Deployment, spec: Spec) -> Any:
+    try:
+        width = function(deployment, spec)
+    except NotImplementedError as error:
+        raise UnsupportedSpecError(_located(error, path)) from error
+    except Exception as error:
+        raise OwnWidthError(_located(error, path)) from error
+    if isinstance(width, bool) or width is None or isinstance(width, float | str):
+        line = function.__code__.co_firstlineno
+        raise OwnWidthError(f"{path}:{line}: {function.__name__} returned {width!r}, not a number of blocks")
+    return width
+
+
+def _located(error: Exception, path: Path) -> str:
+    """Return what went wrong, at the last line of the user's file that was running."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    where = f"{path}:{lines[-1]}" if lines else str(path)
+    return f"{where}: {type(error).__name__}: {str(error) or 'no message'}"
