@@ -22,6 +22,7 @@ __all__ = [
     "row_of",
 ]
 
+_MOST_IDS = 2**31
 _UNTOUCHED = "Nothing was written in any group."
 
 
@@ -91,7 +92,9 @@ def batch_rows(num_reqs: int, num_reqs_padded: Any, rows: int) -> BlockTableViol
 
 def block_ids_of(request: int, group: int, block_ids: Any) -> Sequence[int]:
     """Return what was passed for one group as a sequence of numbers, or refuse it."""
-    if isinstance(block_ids, list | tuple | range | array):
+    if isinstance(block_ids, list | tuple | array):
+        return block_ids
+    if isinstance(block_ids, range) and -_MOST_IDS < block_ids.start <= block_ids.stop < _MOST_IDS:
         return block_ids
     if isinstance(block_ids, np.ndarray) and block_ids.ndim == 1 and block_ids.dtype.kind in "iu":
         return list(block_ids.tolist())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from operator import index
 from typing import TYPE_CHECKING
 
 from guard._text import shown
@@ -165,6 +166,11 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
         GuardUsageError: specs are not specs, or a list has not one number per group.
     """
     _check_specs(specs)
+    runner = _runner(runner)
+    for group, spec in enumerate(specs):
+        if runner not in spec.runners:
+            message = f"group {group}: {runner.value} has no {kind_of(spec)} groups"
+            raise GuardUsageError(message)
     for spec in specs:
         require_legal(deployment, spec, release=release)
     if row_widths is None:
@@ -174,6 +180,7 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
         scheduler_entries = [entries(deployment, spec, largest) for spec in specs]
     _check_numbers("row_widths", row_widths, specs)
     _check_numbers("scheduler_entries", scheduler_entries, specs)
+    row_widths, scheduler_entries = [*map(index, row_widths)], [*map(index, scheduler_entries)]
 
     groups = [
         _audit_group(deployment, largest, runner, group, spec, width, handed_over)
@@ -183,6 +190,15 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
     ]
     findings = tuple(group for group in groups if isinstance(group, Finding))
     return AuditReport(deployment, tuple(groups), findings)
+
+
+def _runner(chosen: object) -> Runner:
+    try:
+        return Runner(chosen)
+    except ValueError:
+        names = ", ".join(runner.value for runner in Runner)
+        message = f"runner must be one of {names}, not {shown(chosen)}"
+        raise GuardUsageError(message) from None
 
 
 def _check_specs(specs: Sequence[Spec]) -> None:
@@ -196,11 +212,14 @@ def _check_specs(specs: Sequence[Spec]) -> None:
 
 
 def _check_numbers(name: str, numbers: Sequence[int], specs: Sequence[Spec]) -> None:
+    if not isinstance(numbers, list | tuple):
+        message = f"{name} must be a list with one number per cache group, not {shown(numbers)}"
+        raise GuardUsageError(message)
     if len(numbers) != len(specs):
         message = f"{name} has {len(numbers)} numbers for {len(specs)} groups"
         raise GuardUsageError(message)
     for group, number in enumerate(numbers):
-        if type(number) is not int or number < 0:
+        if isinstance(number, bool) or not hasattr(number, "__index__") or number < 0:
             message = f"{name} of group {group} must be a whole number of at least 0, not {shown(number)}"
             raise GuardUsageError(message)
 

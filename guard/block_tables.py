@@ -25,6 +25,7 @@ import torch
 from guard import _refusals as refuse
 from guard._geometry import INT32_END, Geometry, bind_options, whole_number
 from guard._staging import LONG, StagedRow, merge, pack_staged
+from guard._text import shown
 from guard.errors import GuardUsageError
 from kernels import KernelError, SlidingWindow, TableLayout, gather_rows, write_staged
 
@@ -321,6 +322,9 @@ class BlockTables:
         """
         if not self.num_kv_cache_groups:
             return ()
+        _require_tensor("idx_mapping", idx_mapping)
+        if num_computed_tokens is not None:
+            _require_tensor("num_computed_tokens", num_computed_tokens)
         target = self._inputs if out is None else self._target(out, out_ptrs)
         num_reqs = idx_mapping.shape[0] if idx_mapping.dim() else 0
         whole = isinstance(num_reqs_padded, int | np.integer) and not isinstance(num_reqs_padded, bool)
@@ -351,6 +355,7 @@ class BlockTables:
             )
             raise GuardUsageError(message)
         for group, (table, width) in enumerate(zip(out, self._geometry.row_widths, strict=True)):
+            _require_tensor(f"out of group {group}", table)
             fits = (
                 table.dtype == torch.int32
                 and table.device == self._layout.device
@@ -373,7 +378,7 @@ class BlockTables:
 
     def get_dummy_block_tables(self, num_reqs: int) -> tuple[torch.Tensor, ...]:
         """Return the forward-pass tables' leading rows, zeroed, for a run without requests."""
-        if not 0 <= num_reqs <= self.max_num_reqs:
+        if type(num_reqs) is not int or not 0 <= num_reqs <= self.max_num_reqs:
             raise refuse.batch_rows(0, num_reqs, self.max_num_reqs)
         cleared = max(num_reqs, self._dirty_rows)
         for table in self.input_block_tables:
@@ -381,3 +386,9 @@ class BlockTables:
         # Whoever asked may fill these rows before the next gather.
         self._dirty_rows = num_reqs
         return tuple(table[:num_reqs] for table in self.input_block_tables)
+
+
+def _require_tensor(name: str, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        message = f"{name} must be a tensor, not {shown(value)}"
+        raise GuardUsageError(message)

@@ -51,7 +51,7 @@ MAMBA_GROUP = 1
 _EPILOG = """\
 Modes: by default the guarded tables refuse the request; --unguarded writes it without bounds;
 --fixed-capacity gives the Mamba row today's width.
-Exit codes: 0 the mode showed what it should; 1 it did not; 2 usage, or something is not installed.
+Exit codes: 0 the mode showed what it should; 1 it did not; 2 usage, or something is not installed, or nobody reads the output.
 """
 
 BlockLists = tuple[list[int], ...]
@@ -75,9 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device = _prepare_device(options.device)
         if options.select_in_child:
             return _select_past_the_row(device)
-        return _run(options, device)
+        code = _run(options, device)
+        sys.stdout.flush()
+        return code
     except GuardError as error:
         print(f"guard.poc: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        # The reader of our output has gone; leave the interpreter nothing to flush into its closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:
         print(f"guard.poc: needs {error.name}: install rowbound with its extra `gpu`", file=sys.stderr)
     return 2

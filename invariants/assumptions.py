@@ -98,8 +98,16 @@ def _kernel_blocks_divide(case: Case, _release: Release) -> bool:
 
 
 def _interleave_divides(case: Case, _release: Release) -> bool:
+    layer, deployment = cast("AttentionSpec", _layer(case)), case.deployment
+    return any_of(
+        deployment.decode_context_parallel_size == 1,
+        modulo(layer.block_size, deployment.cp_kv_cache_interleave_size) == 0,
+    )
+
+
+def _cross_attention_is_not_sharded(case: Case, _release: Release) -> bool:
     layer = cast("AttentionSpec", _layer(case))
-    return modulo(layer.kernel_block_size, case.deployment.cp_kv_cache_interleave_size) == 0
+    return any_of(case.deployment.decode_context_parallel_size == 1, negation(layer.dcp_sharded))
 
 
 def _prefix_caching_matches_mode(case: Case, _release: Release) -> bool:
@@ -132,7 +140,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         "encoder-within-budget",
         "a request has at most max_num_encoder_input_tokens encoder tokens",
-        "vLLM 0.33 config/scheduler.py:305-306; an encoder input is never split",
+        "vLLM 0.33 v1/core/encoder_cache_manager.py:361-375; an encoder input is never split",
         _encoder_within_budget,
         lambda layer: isinstance(layer, CrossAttentionSpec),
         about_request=True,
@@ -146,10 +154,19 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     ),
     Assumption(
         "interleave-divides",
-        "cp_kv_cache_interleave_size divides the kernel block size",
-        "vLLM 0.33 config/vllm.py:3404-3412 (it checks the manager's block size)",
+        "under dcp, cp_kv_cache_interleave_size divides the block size",
+        "vLLM 0.33 config/vllm.py:3404-3412",
         _interleave_divides,
         lambda layer: isinstance(layer, AttentionSpec),
+    ),
+    Assumption(
+        "cross-attention-not-sharded",
+        "cross attention is served without dcp, or its group is not sharded",
+        "not a rule of the engine: list and row are divided by dcp, the layer's own columns are not "
+        "(vLLM 0.33 model_executor/layers/attention/cross_attention.py:57-61); without MLA, dcp needs more "
+        "tensor-parallel ranks than KV heads (config/model.py:1579-1607)",
+        _cross_attention_is_not_sharded,
+        lambda layer: isinstance(layer, CrossAttentionSpec),
     ),
     Assumption(
         "cache-mode",
@@ -161,7 +178,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption(
         "state-block-covers-context",
         "without prefix caching the state's block size is max_model_len or more",
-        "vLLM 0.33 model_executor/models/config.py:786-787; auto-fit can only lower max_model_len",
+        "vLLM 0.33 config/vllm.py:3437-3450 and model_executor/models/config.py:786-787; auto-fit can only "
+        "lower max_model_len",
         _state_block_covers_context,
         lambda layer: isinstance(layer, MambaNoneSpec),
     ),
@@ -199,10 +217,16 @@ def require_legal(
             if problem := parameter.problem(getattr(part, parameter.name)):
                 raise IllegalDeployment("sizes", problem)
     kind = kind_of(spec)
+    known = release_named(release) if isinstance(release, str) else release
+    if kind in known.absent:
+        raise IllegalDeployment("release", f"{known.name} ({known.description}) has no {kind} groups")
     # Without a request the shortest one stands in, and no rule about requests is asked.
     parts = [deployment, layer, request or Request(num_tokens=1)]
     values = {p.name: getattr(part, p.name) for part in parts for p in parameters_of(type(part))}
-    known = release_named(release) if isinstance(release, str) else release
+    for name, constant in known.constants.items():
+        if values.get(name, constant) != constant:
+            message = f"{known.name} fixes {name} at {constant}, not {values[name]}"
+            raise IllegalDeployment("release", message)
     for broken in broken_assumptions(build_case(kind, values), known):
         if request is None and broken.about_request:
             continue

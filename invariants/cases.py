@@ -34,7 +34,7 @@ _LAYER_TYPES: tuple[type[specs.Spec], ...] = (
     specs.HiSparseHotSpec,
     specs.HiSparseResidentSpec,
 )
-_WRAPPED_TYPES: tuple[type[specs.Spec], ...] = (
+_WRAPPED_CLAIMS: tuple[type[specs.Spec], ...] = (
     specs.FullAttentionSpec,
     specs.MambaNoneSpec,
     specs.MambaAlignSpec,
@@ -59,11 +59,17 @@ class _Kind:
 
 
 _KINDS: dict[str, _Kind] = {layer.kind: _Kind(layer, wrapped=False) for layer in _LAYER_TYPES} | {
-    _wrapped_kind(layer): _Kind(layer, wrapped=True) for layer in _WRAPPED_TYPES
+    _wrapped_kind(layer): _Kind(layer, wrapped=True) for layer in _LAYER_TYPES
 }
 
-SPEC_KINDS: tuple[str, ...] = tuple(_KINDS)
-"""The names of all spec types, wrappers included."""
+SPEC_KINDS: tuple[str, ...] = tuple(layer.kind for layer in _LAYER_TYPES) + tuple(
+    _wrapped_kind(layer) for layer in _WRAPPED_CLAIMS
+)
+"""The names of the spec types that claims are made of, wrappers included.
+
+A wrapper around any layer type can be built and checked for legality. Claims are made of those around full
+attention, which stand for all attention layers (the wrapper asks them nothing that differs), and Mamba.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def _row_fits(case: Case, release: Release, runner: Runner) -> bool:
 
 
 def _column_fits(case: Case, release: Release, runner: Runner) -> bool:
-    read = column(case.deployment, case.spec, case.access, release=release)
+    read = column(case.deployment, case.spec, case.access, runner=runner, release=release)
     width = row_width(case.deployment, case.spec, runner=runner, release=release)
     return all_of(read >= 0, read < width)
 

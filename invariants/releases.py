@@ -17,6 +17,7 @@ from invariants.arithmetic import cdiv, common_divisor, maximum, round_up, where
 from invariants.deployment import Access, Deployment, Request, Runner, shards
 from invariants.specs import (
     AttentionSpec,
+    CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     MambaSpec,
     Spec,
@@ -50,7 +51,7 @@ def _padded(deployment: Deployment, spec: Spec, width: int) -> int:
 def _padded_before_027(deployment: Deployment, spec: Spec, width: int) -> int:
     """Round a width up the older way, which does nothing for blocks above the alignment.
 
-    Source: vLLM 0.26 runner:433-437 and v1 table:275-280.
+    Source: vLLM 0.26 runner:438-440 and v1 table:275-280.
     """
     alignment = deployment.block_table_token_alignment
     return round_up(width, maximum(alignment // spec.tokens_per_block, 1))
@@ -73,7 +74,7 @@ def _wrapper_base_width(deployment: Deployment, spec: Spec, runner: Runner) -> i
 def _position_width(deployment: Deployment, spec: Spec) -> int:
     """Divide the length by block size and dcp whatever the spec is: V2 before 0.29.
 
-    Source: vLLM 0.28 runner:515-521, 0.27 runner:455-461, 0.26 runner:431-435.
+    Source: vLLM 0.28 runner:515-520, 0.27 runner:455-460, 0.26 runner:430-435.
     """
     return cdiv(
         deployment.row_length(Runner.V2),
@@ -119,19 +120,22 @@ def _width_026(deployment: Deployment, spec: Spec, runner: Runner) -> int:
     return _with_states(deployment, spec, width) if isinstance(spec, MambaSpec) else width
 
 
-def _column_today(deployment: Deployment, spec: Spec, access: Access) -> int:
-    """Return the spec's own column."""
+def _column_today(deployment: Deployment, spec: Spec, access: Access, runner: Runner) -> int:
+    """Return the spec's own column on V2, and for attention groups V1's on V1."""
+    layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
+    if runner is Runner.V1 and isinstance(layer, AttentionSpec):
+        return layer.column_on_v1(deployment, access)
     return spec.column(deployment, access)
 
 
-def _column_before_029(deployment: Deployment, spec: Spec, access: Access) -> int:
-    """Divide the position by block size and dcp at once, for attention groups.
+def _column_before_029(deployment: Deployment, spec: Spec, access: Access, runner: Runner) -> int:
+    """Divide the position by block size and dcp at once, for attention groups on V2.
 
     Source: vLLM 0.28 `v1/worker/gpu/block_table.py`:305 (0.26:293, 0.27:299).
     """
     layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
-    if not isinstance(layer, AttentionSpec):
-        return spec.column(deployment, access)
+    if runner is Runner.V1 or not isinstance(layer, AttentionSpec) or isinstance(layer, CrossAttentionSpec):
+        return _column_today(deployment, spec, access, runner)
     return access.position // (layer.kernel_block_size * shards(deployment, layer.dcp_sharded))
 
 
@@ -160,7 +164,7 @@ class Release:
     name: str
     description: str
     width: _Width
-    column: Callable[[Deployment, Spec, Access], int] = _column_today
+    column: Callable[[Deployment, Spec, Access, Runner], int] = _column_today
     longest: Callable[[Deployment], int] = _longest_today
     constants: Mapping[str, int | bool] = field(default_factory=lambda: MappingProxyType({}))
     absent: frozenset[str] = frozenset()
@@ -228,12 +232,19 @@ def row_width(
 
     `release` is one of `RELEASES` or its name. Entries are kernel blocks where manager blocks are split.
     """
-    return _known(release).width(deployment, spec, runner) * spec.expansion
+    return _known(release).width(deployment, spec, Runner(runner)) * spec.expansion
 
 
-def column(deployment: Deployment, spec: Spec, access: Access, *, release: Release | str = TODAY) -> int:
+def column(
+    deployment: Deployment,
+    spec: Spec,
+    access: Access,
+    *,
+    runner: Runner = Runner.V2,
+    release: Release | str = TODAY,
+) -> int:
     """Return the column of a row that a kernel addresses for one access."""
-    return _known(release).column(deployment, spec, access)
+    return _known(release).column(deployment, spec, access, Runner(runner))
 
 
 def max_num_tokens(deployment: Deployment, *, release: Release | str = TODAY) -> int:

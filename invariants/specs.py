@@ -64,7 +64,7 @@ class Spec(ABC):
         """Runners that pad this type's row to `block_table_token_alignment` tokens.
 
         Source: interface:278 (128 unless overridden; V2); V1 pads all but Mamba groups,
-        `v1/worker/block_table.py`:229-236.
+        `v1/worker/block_table.py`:236-245.
         """
         return _BOTH_RUNNERS
 
@@ -143,23 +143,37 @@ class AttentionSpec(Spec, ABC):
         )
 
     def place_on_rank(self, deployment: Deployment, position: int) -> tuple[int, int]:
-        """Return the kernel block, and the offset inside it, that hold a position on its own rank.
+        """Return the manager block, and the offset inside it, that hold a position on its own rank.
 
-        dcp hands out the positions of one virtual block (a kernel block on every rank) in runs of
-        `cp_kv_cache_interleave_size`. Source: table:386-399.
+        dcp hands out the positions of one virtual block (a manager block on every rank) in runs of
+        `cp_kv_cache_interleave_size`. Source: table:386-399; vLLM 0.31
+        `v1/worker/gpu/block_table.py`:341-348.
         """
         ranks = deployment.decode_context_parallel_size
         interleave = deployment.cp_kv_cache_interleave_size
-        virtual_size = self.kernel_block_size * ranks
+        virtual_size = self.block_size * ranks
         in_virtual = modulo(position, virtual_size)
         run = in_virtual // (interleave * ranks)
         return position // virtual_size, run * interleave + modulo(in_virtual, interleave)
 
     def column(self, deployment: Deployment, access: Access) -> int:
-        """Return the kernel block of the position's place on its own rank. Source: table:397-400."""
+        """Return the kernel block of the position's place on its own rank.
+
+        Source: table:380-402; with split blocks vLLM 0.31 `v1/worker/gpu/block_table.py`:335-355.
+        """
         tokens = self.kernel_block_size
         block, offset = self.place_on_rank(deployment, access.position)
-        return where(self.dcp_sharded, (block * tokens + offset) // tokens, access.position // tokens)
+        sharded = all_of(self.dcp_sharded, deployment.decode_context_parallel_size > 1)
+        return where(sharded, (block * self.block_size + offset) // tokens, access.position // tokens)
+
+    def column_on_v1(self, deployment: Deployment, access: Access) -> int:
+        """Return V1's column: the manager block's first one, and the kernel block inside it.
+
+        V1 shards every group, whatever its `dcp_sharded` says. Source: vLLM 0.28
+        `v1/worker/block_table.py`:413-433; 0.33 :351-372, where blocks are not split.
+        """
+        block, offset = self.place_on_rank(deployment, access.position)
+        return block * self.blocks_per_kv_block + offset // self.kernel_block_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +273,17 @@ class CrossAttentionSpec(AttentionSpec):
         """Return whether the position is one of the request's encoder tokens."""
         return access.position < request.num_encoder_tokens
 
+    def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
+        """Return the encoder position's block; dcp does not enter, on either runner.
+
+        Source: vLLM 0.33 `model_executor/layers/attention/cross_attention.py`:57-61.
+        """
+        return access.position // self.kernel_block_size
+
+    def column_on_v1(self, deployment: Deployment, access: Access) -> int:
+        """Return the same column: the mapping is the layer's own, not the runner's."""
+        return self.column(deployment, access)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderOnlyAttentionSpec(AttentionSpec):
@@ -306,7 +331,7 @@ class CircularBufferSpec(Spec):
 
     @property
     def aligned_on(self) -> tuple[Runner, ...]:
-        """V1 alone pads the row. Source: interface:979, `v1/worker/block_table.py`:229-236."""
+        """V1 alone pads the row. Source: interface:979, `v1/worker/block_table.py`:236-245."""
         return (Runner.V1,)
 
     @property
@@ -327,7 +352,7 @@ class CircularBufferSpec(Spec):
         return True
 
     def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
-        """Return 0, the ring's block. Source: table:400 (mapping disabled: column 0)."""
+        """Return 0, the ring's block. Source: table:402 (mapping disabled: column 0)."""
         return 0
 
 
@@ -400,7 +425,7 @@ class HiSparseResidentSpec(Spec):
         return access.position < request.slot_tokens(deployment)
 
     def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
-        """Return the position's page. Source: table:397-400 (a group that is not sharded)."""
+        """Return the position's page. Source: table:399-402 (a group that is not sharded)."""
         return access.position // self.block_size
 
 
@@ -416,7 +441,7 @@ class MambaSpec(Spec, ABC):
 
     @property
     def aligned_on(self) -> tuple[Runner, ...]:
-        """The row is not padded. Source: interface:1132, `v1/worker/block_table.py`:231."""
+        """The row is not padded. Source: interface:1132, `v1/worker/block_table.py`:238."""
         return ()
 
 

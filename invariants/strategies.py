@@ -7,10 +7,12 @@ assumption. This is the one module of the package that needs Hypothesis.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from invariants.assumptions import broken_assumptions
@@ -67,10 +69,15 @@ def specs(
         if parameter.name not in values:
             values[parameter.name] = draw(_spec_values(parameter, deployment), label=parameter.name)
     if "blocks_per_kv_block" in values:
-        # Whole kernel blocks that whole runs of interleaved tokens fill: built, not filtered for.
-        runs = draw(st.integers(1, _SMALL), label="runs per kernel block")
-        tokens = deployment.cp_kv_cache_interleave_size * runs
-        values["block_size"] = tokens * values["blocks_per_kv_block"]
+        # Whole kernel blocks and, under dcp, whole runs of interleaved tokens: built, not filtered for.
+        dcp = deployment.decode_context_parallel_size
+        run = deployment.cp_kv_cache_interleave_size if dcp > 1 else 1
+        filled = math.lcm(run, values["blocks_per_kv_block"])
+        values["block_size"] = filled * draw(st.integers(1, _SMALL), label="block_size in runs and splits")
+    if kind == "cross-attention" and deployment.decode_context_parallel_size > 1:
+        if "dcp_sharded" in release.constants:
+            reject()  # such a release has no legal cross attention under dcp
+        values["dcp_sharded"] = False
     return build_case(kind, values).spec
 
 

@@ -218,7 +218,15 @@ def _clash(obligation: Obligation, case: Case, width: int) -> tuple[str, str, Tr
                 f"for a row of {width}: {excess} too many, written into the next request's row"
             ),
         )
-    read = Traced.lift(column(case.deployment, case.spec, case.access, release=obligation.release))
+    read = Traced.lift(
+        column(
+            case.deployment,
+            case.spec,
+            case.access,
+            runner=obligation.runner,
+            release=obligation.release,
+        )
+    )
     return (
         "kernel",
         "column",

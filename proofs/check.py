@@ -13,4 +13,6 @@ if __name__ == "__main__":
         line = f"python -m proofs.check: needs {missing.name}: install rowbound with what it depends on"
         print(line, file=sys.stderr)  # noqa: T201
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(main())

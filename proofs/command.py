@@ -6,11 +6,13 @@ import argparse
 import difflib
 import importlib
 import os
+import re
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -52,6 +54,9 @@ __all__ = ["main"]
 _PROGRAM = "python -m proofs.check"
 _LONGEST_ECHO = 60
 _MOST_JOBS = 1024
+_MOST_DIGITS = 40
+_WIDE = 10_000
+"""Lines are never folded, whatever the terminal's width says."""
 
 
 class _UsageError(Exception):
@@ -80,31 +85,45 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+    with suppress(ValueError):  # only a main thread may set handlers; elsewhere the caller's stay
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stop)
     try:
-        return _main(arguments)
+        code = _main(arguments)
+        sys.stdout.flush()
     except _UsageError as mistake:
         _say(f"{mistake} (see --help)")
-        return EXIT_USAGE
+        code = EXIT_USAGE
     except _Stopped as stopped:
-        _say("stopped before anything was decided")
-        return 128 + stopped.number
+        _say("stopped before everything was decided; nothing is claimed of the rest")
+        code = 128 + stopped.number
     except ModuleNotFoundError as missing:
         _say(f"needs {missing.name}: install rowbound with what it depends on")
-        return EXIT_USAGE
+        code = EXIT_USAGE
     except BrokenPipeError:
-        # The reader of our output has gone; give the interpreter nothing to flush into its closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        _discard_output()
+        code = 128 + signal.SIGPIPE
+    except OSError as error:
+        _discard_output()
+        _say(f"cannot go on: {error}; nothing is claimed")
+        code = EXIT_INTERNAL
     except Exception:  # noqa: BLE001  # Python's own exit code for it is 1, which here means REFUTED
         traceback.print_exc()
         _say("internal error; nothing is claimed")
-        return EXIT_INTERNAL
+        code = EXIT_INTERNAL
+    return code
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{_PROGRAM}: {line}\n")
+    """Say one line on standard error, if there is one."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{_PROGRAM}: {line}\n")
+        sys.stderr.flush()
+
+
+def _discard_output() -> None:
+    """Give the interpreter nothing to flush into an output that is closed or full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
@@ -121,7 +140,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         reasons = not_asked(release, kinds, claims, runners)
         raise _UsageError(f"nothing is selected: {'; '.join(reasons) or f'{release.name} has no such claim'}")
     importlib.import_module("z3")  # here, so that it is missed once and not by every child
-    console = _Console(highlight=False, markup=False)
+    console = _Console(highlight=False, markup=False, width=_WIDE)
     if options.list:
         _print_list(console, release, asked)
         return 0
@@ -299,12 +318,10 @@ def _value(parameter: Parameter, text: str) -> int | bool:
     if parameter.is_switch:
         value = {"true": True, "false": False}.get(text.lower(), text)
     else:
-        try:
-            value = int(text)
-        except ValueError:
-            value = text
+        whole = re.fullmatch(r"[+-]?[0-9]+", text)
+        value = int(text) if whole and len(text) <= _MOST_DIGITS else text
     if isinstance(value, str):
-        kind = "true or false" if parameter.is_switch else "a whole number"
+        kind = "true or false" if parameter.is_switch else f"a whole number of at most {_MOST_DIGITS} digits"
         raise _UsageError(f"{parameter.name} must be {kind}, not {_echo(text)}")
     if problem := parameter.problem(value):
         raise _UsageError(problem)
@@ -407,7 +424,8 @@ def _interrupted(
 ) -> int:
     """Say how far the run came, and leave a file that says that it is incomplete."""
     if report is not None:
-        report.write(outcomes, exit_code=None)
+        with suppress(OSError):  # the file says already that it is incomplete
+            report.write(outcomes, exit_code=None)
     _say(f"interrupted with {len(outcomes)} of {total} decided; nothing is claimed of the rest")
     return 128 + stopped.number
 

@@ -236,8 +236,6 @@ def _spent(solver: z3.Solver) -> int:
 
 def _reason(solver: z3.Solver) -> str:
     reason = solver.reason_unknown()
-    if reason == "timeout":
-        return f"the solver's {_SECONDS} s ran out"
-    if reason in ("canceled", "max. resource limit exceeded"):
-        return f"the solver's budget of {RLIMIT:,} (rlimit) ran out"
+    if reason in ("timeout", "canceled", "max. resource limit exceeded"):
+        return f"the solver's budget of {RLIMIT:,} (rlimit) or {_SECONDS} s ran out"
     return f"the solver gave up ({reason})"

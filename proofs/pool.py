@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -104,7 +104,8 @@ def _run(answer: Connection, question: _Question) -> None:
     claim = next(i for i in INVARIANTS if i.name == question.invariant)
     known = {r.name: r for r in RELEASES}.get(question.release) or load_width(question.release)
     obligation = Obligation(question.kind, claim, Runner(question.runner), known)
-    answer.send(decide(obligation, question.pins))
+    with suppress(OSError):  # nobody waits for the answer any more
+        answer.send(decide(obligation, question.pins))
 
 
 def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:
@@ -137,9 +138,11 @@ def _context() -> BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["proofs.decide", "proofs.command"])
-    with _interrupts_blocked():
-        from multiprocessing import forkserver  # noqa: PLC0415  # absent on some systems
+    from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415  # absent on some systems
 
+    # The server starts the tracker if need be, and that would lift the mask.
+    resource_tracker.ensure_running()
+    with _interrupts_blocked():
         forkserver.ensure_running()
     return context
 

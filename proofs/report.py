@@ -89,7 +89,8 @@ class JsonReport:
         Raises:
             OSError: it cannot.
         """
-        self._path = path
+        self._is_stream = path.is_relative_to("/dev") or path.is_relative_to("/proc") or path.is_fifo()
+        self._path = path if self._is_stream else path.resolve()
         self._asked = asked
         self._head: dict[str, Any] = {
             "schema": SCHEMA,
@@ -113,10 +114,10 @@ class JsonReport:
             ],
         }
         text = json.dumps(document, indent=2) + "\n"
-        if self._path.exists() and not self._path.is_file():
-            if self._path.is_dir():
-                raise IsADirectoryError(f"{self._path} is a directory")
-            if exit_code is not None:  # a pipe or a device: it has no incomplete state
+        if self._path.is_dir():
+            raise IsADirectoryError(f"{self._path} is a directory")
+        if self._is_stream:
+            if exit_code is not None:  # a pipe or a device has no incomplete state
                 self._path.write_text(text, encoding="utf-8")
             return
         beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")

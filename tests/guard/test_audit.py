@@ -9,9 +9,12 @@ from invariants import (
     CrossAttentionSpec,
     Deployment,
     FullAttentionSpec,
+    HiSparseHotSpec,
     IllegalDeployment,
     MambaAlignSpec,
+    MLAAttentionSpec,
     Runner,
+    UniformTypeSpec,
     release,
 )
 
@@ -117,3 +120,46 @@ def test_a_huge_context_is_audited_in_no_time():
     deployment = Deployment(max_model_len=10**15)
     (finding,) = audit(deployment, SPECS[1:], row_widths=[10**6]).findings
     assert finding.first_tokens == 16 * 10**6 + 1
+
+
+@pytest.mark.parametrize("named", ["V1", Runner.V1])
+def test_a_runner_may_be_named_and_means_the_same(named):
+    deployment = Deployment(max_model_len=400)
+    specs = [UniformTypeSpec(inner=MambaAlignSpec(block_size=16, num_speculative_blocks=3))]
+    report = audit(deployment, specs, runner=named, release="vllm-0.27")
+    assert not report.ok
+    assert report.findings[0].kind == "uniform-mamba-align"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runner": "V3"}, "runner must be one of V1, V2, not 'V3'"),
+        ({"runner": None}, "runner must be one of V1, V2, not None"),
+        ({"specs": FullAttentionSpec(block_size=16)}, "specs must be a list with one spec per cache group"),
+        ({"specs": None}, "specs must be a list with one spec per cache group, not None"),
+        ({"specs": [16]}, "the spec of group 0 must be one of invariants' spec types, not 16"),
+        ({"row_widths": {0: 1}}, "row_widths must be a list with one number per cache group"),
+        ({"row_widths": 32}, "row_widths must be a list with one number per cache group, not 32"),
+        ({"row_widths": [True]}, "row_widths of group 0 must be a whole number"),
+        ({"row_widths": [32.0]}, "row_widths of group 0 must be a whole number"),
+        ({"specs": [HiSparseHotSpec(blocks_per_request=3)], "runner": Runner.V1}, "V1 has no hisparse-hot"),
+    ],
+)
+def test_what_an_audit_cannot_mean_is_one_line(change, message):
+    call = {"specs": [FullAttentionSpec(block_size=16)], **change}
+    with pytest.raises(GuardUsageError) as refused:
+        audit(Deployment(max_model_len=512), **call)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_wrapper_around_any_attention_type_is_audited():
+    specs = [UniformTypeSpec(inner=MLAAttentionSpec(block_size=16))]
+    assert audit(Deployment(max_model_len=512), specs, row_widths=[32]).ok
+    assert not audit(Deployment(max_model_len=512), specs, row_widths=[31]).ok
+
+
+def test_a_group_that_the_release_does_not_have_is_refused():
+    with pytest.raises(IllegalDeployment, match="has no hisparse-hot groups"):
+        audit(Deployment(max_model_len=512), [HiSparseHotSpec(blocks_per_request=3)], release="vllm-0.26")

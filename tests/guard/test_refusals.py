@@ -214,3 +214,31 @@ for row, block_ids in ((0, ([1] * 5,)), (-1, ([1],)), (0, ()), (0, ([-1],)), (0,
 def test_refusals_do_not_depend_on_assert():
     done = subprocess.run([sys.executable, "-O", "-c", OPTIMISED], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["row-capacity", "row-index", "group-count", "block-id", "block-id"]
+
+
+@pytest.mark.parametrize("asked", [1.5, None, "1", True, -1, 5, 10**18])
+def test_dummy_tables_that_do_not_fit_are_refused_and_nothing_is_remembered(tables, device, asked):
+    tables.gather_block_tables(torch.tensor([0, 1], device=device), 2)
+    before = state_of(tables)
+    with pytest.raises(BlockTableViolation):
+        tables.get_dummy_block_tables(asked)
+    assert state_of(tables) == before
+    assert len(tables.get_dummy_block_tables(1)) == 2
+    tables.gather_block_tables(torch.tensor([0], device=device), 1)
+
+
+@pytest.mark.parametrize("mapping", [None, [0], 0, "0"])
+def test_a_mapping_that_is_no_tensor_is_refused_in_one_line(tables, mapping):
+    before = state_of(tables)
+    with pytest.raises(GuardUsageError, match="idx_mapping must be a tensor"):
+        tables.gather_block_tables(mapping, 1)
+    assert state_of(tables) == before
+
+
+def test_a_range_that_no_row_can_hold_is_refused(tables):
+    before = state_of(tables)
+    for block_ids in (range(10**30), range(-(10**30), 5)):
+        with pytest.raises(BlockTableViolation):
+            tables.append_block_ids(0, (block_ids, []), overwrite=True)
+        assert state_of(tables) == before
+    tables.append_block_ids(0, (range(1, 4), []), overwrite=True)

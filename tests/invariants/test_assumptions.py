@@ -13,7 +13,7 @@ from invariants import (
     release,
     require_legal,
 )
-from invariants.specs import CrossAttentionSpec
+from invariants.specs import CrossAttentionSpec, HiSparseHotSpec, MLAAttentionSpec, SlidingWindowMLASpec
 
 ATTENTION = FullAttentionSpec(block_size=16)
 
@@ -31,8 +31,8 @@ ATTENTION = FullAttentionSpec(block_size=16)
         ({}, FullAttentionSpec(block_size=0), None, "sizes", "block_size must be at least 1, not 0"),
         ({}, FullAttentionSpec(block_size=16, blocks_per_kv_block=3), None, "kernel-blocks-divide",
          "whole kernel blocks"),
-        ({"cp_kv_cache_interleave_size": 3}, ATTENTION, None, "interleave-divides",
-         "cp_kv_cache_interleave_size=3"),
+        ({"cp_kv_cache_interleave_size": 3, "decode_context_parallel_size": 2}, ATTENTION, None,
+         "interleave-divides", "cp_kv_cache_interleave_size=3"),
         ({"enable_prefix_caching": False}, MambaAlignSpec(block_size=16), None, "cache-mode",
          "prefix caching"),
         ({}, MambaNoneSpec(mamba_block_size=4096), None, "cache-mode", "prefix caching"),
@@ -66,3 +66,29 @@ def test_legal_deployments_pass_at_every_size(length):
 def test_an_unknown_release_lists_those_that_there_are():
     with pytest.raises(KeyError, match=r"no release is named 'vllm-9'; there are today, vllm-0\.28"):
         release("vllm-9")
+
+
+def test_interleaving_matters_under_dcp_alone():
+    require_legal(Deployment(max_model_len=512, cp_kv_cache_interleave_size=64), ATTENTION)
+
+
+def test_a_wrapper_around_any_layer_type_can_be_checked():
+    for layer in (MLAAttentionSpec, SlidingWindowMLASpec, CrossAttentionSpec):
+        fields = {"sliding_window": 128} if layer is SlidingWindowMLASpec else {}
+        require_legal(Deployment(max_model_len=512), UniformTypeSpec(inner=layer(block_size=16, **fields)))
+
+
+@pytest.mark.parametrize(
+    ("deployment", "spec", "message"),
+    [
+        ({}, HiSparseHotSpec(blocks_per_request=3), "has no hisparse-hot groups"),
+        ({}, FullAttentionSpec(block_size=16, dcp_sharded=False), "fixes dcp_sharded at True, not False"),
+        ({"block_table_token_alignment": 1}, ATTENTION, "fixes block_table_token_alignment at 128, not 1"),
+    ],
+)
+def test_what_a_release_does_not_have_is_refused_there(deployment, spec, message):
+    legal = Deployment(max_model_len=512, **deployment)
+    require_legal(legal, spec)
+    with pytest.raises(IllegalDeployment, match=message) as refused:
+        require_legal(legal, spec, release="vllm-0.28")
+    assert refused.value.assumption == "release"

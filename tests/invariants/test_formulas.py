@@ -10,7 +10,9 @@ from invariants import (
     RELEASES,
     SPEC_KINDS,
     TODAY,
+    Access,
     AttentionSpec,
+    ChunkedLocalAttentionSpec,
     CircularBufferSpec,
     CrossAttentionSpec,
     Deployment,
@@ -18,12 +20,14 @@ from invariants import (
     FullAttentionSpec,
     HiSparseHotSpec,
     HiSparseResidentSpec,
+    IllegalDeployment,
     MambaAlignSpec,
     MambaAllSpec,
     MambaNoneSpec,
     MambaSpec,
     Request,
     Runner,
+    SlidingWindowSpec,
     UniformTypeSpec,
     broken_assumptions,
     build_case,
@@ -33,6 +37,7 @@ from invariants import (
     max_request,
     parameters_for,
     release,
+    require_legal,
     row_width,
 )
 from invariants.strategies import block_lists, cases
@@ -91,12 +96,13 @@ def test_entries_are_what_a_scheduler_that_allocates_block_by_block_counts(case)
     )
 
 
-@given(cases(kinds=ATTENTION_KINDS, max_model_len=300))
-@settings(max_examples=200)
-def test_the_column_is_where_dealing_tokens_out_to_ranks_puts_the_position(case):
+@given(cases(kinds=ATTENTION_KINDS, max_model_len=300), st.sampled_from(list(Runner)))
+@settings(max_examples=300)
+def test_the_column_is_where_dealing_tokens_out_to_ranks_puts_the_position(case, runner):
     """Deal positions out in runs, rank after rank, and count what the owning rank got before."""
     layer = layer_of(case.spec)
-    ranks = case.deployment.decode_context_parallel_size if layer.dcp_sharded else 1
+    sharded = (layer.dcp_sharded or runner is Runner.V1) and not isinstance(layer, CrossAttentionSpec)
+    ranks = case.deployment.decode_context_parallel_size if sharded else 1
     interleave = case.deployment.cp_kv_cache_interleave_size
     dealt = [0] * ranks
     local = 0
@@ -104,7 +110,8 @@ def test_the_column_is_where_dealing_tokens_out_to_ranks_puts_the_position(case)
         owner = position // interleave % ranks
         local = dealt[owner]
         dealt[owner] += 1
-    assert column(case.deployment, case.spec, case.access) == local // layer.kernel_block_size
+    read = column(case.deployment, case.spec, case.access, runner=runner)
+    assert read == local // layer.kernel_block_size
 
 
 @given(cases(max_model_len=2000), st.sampled_from(list(Runner)))
@@ -116,11 +123,13 @@ def test_today_every_reachable_request_fits_its_row(case, runner):
     )
 
 
-@given(cases(max_model_len=2000))
+@given(cases(max_model_len=2000), st.sampled_from(list(Runner)))
 @settings(max_examples=300)
-def test_today_every_column_read_lies_in_the_row(case):
+def test_today_every_column_read_lies_in_the_row(case, runner):
+    assume(runner in case.spec.column_runners)
     assume(case.spec.readable(case.deployment, case.request, case.access))
-    assert 0 <= column(case.deployment, case.spec, case.access) < row_width(case.deployment, case.spec)
+    read = column(case.deployment, case.spec, case.access, runner=runner)
+    assert 0 <= read < row_width(case.deployment, case.spec, runner=runner)
 
 
 @given(cases(max_model_len=2000))
@@ -318,3 +327,76 @@ def test_mamba_specs_are_never_sharded():
     assert not any(hasattr(spec, "dcp_sharded") for spec in (MambaNoneSpec, MambaAlignSpec, MambaAllSpec))
     assert issubclass(MambaAllSpec, MambaSpec)
     assert TODAY.name == "today"
+
+
+def test_cross_attention_reads_past_a_row_that_dcp_divided():
+    """The layer maps encoder position 1499 to block 93; list and row are divided by dcp."""
+    deployment = Deployment(
+        max_model_len=448, decode_context_parallel_size=2, max_num_encoder_input_tokens=1500
+    )
+    spec, last = CrossAttentionSpec(block_size=16), Access(position=1499)
+    for runner in Runner:
+        assert column(deployment, spec, last, runner=runner) == 93
+        assert row_width(deployment, spec, runner=runner) == 48
+    with pytest.raises(IllegalDeployment) as refused:
+        require_legal(deployment, spec)
+    assert refused.value.assumption == "cross-attention-not-sharded"
+
+
+def test_a_run_of_interleaved_tokens_may_span_kernel_blocks():
+    """Block size 32 split in two, two ranks, runs of 32: position 32 is the second rank's first."""
+    deployment = Deployment(max_model_len=512, decode_context_parallel_size=2, cp_kv_cache_interleave_size=32)
+    spec = FullAttentionSpec(block_size=32, blocks_per_kv_block=2)
+    require_legal(deployment, spec)
+    for runner in Runner:
+        read = [column(deployment, spec, Access(position=p), runner=runner) for p in (0, 16, 32, 48, 64)]
+        assert read == [0, 1, 0, 1, 2]
+
+
+def test_before_029_v2_divides_by_the_kernel_block_and_dcp():
+    deployment = Deployment(max_model_len=512, decode_context_parallel_size=2)
+    spec = FullAttentionSpec(block_size=64, blocks_per_kv_block=4)
+    assert column(deployment, spec, Access(position=100), release="vllm-0.28") == 3
+
+
+def test_026_pads_a_mamba_row_before_it_adds_the_drafts():
+    assert wide(128, 16, k=3, name="vllm-0.26") == 11
+    assert wide(128, 16, k=3, name="vllm-0.26", runner=Runner.V1) == 16
+
+
+@pytest.mark.parametrize("name", ["vllm-0.26", "vllm-0.27", "vllm-0.28", "today"])
+def test_without_prefix_caching_a_v2_mamba_row_holds_one_state_and_the_drafts(name):
+    assert wide(4096, 4096, k=3, name=name, spec_type=MambaNoneSpec) == 4
+
+
+def test_a_hot_regions_row_is_the_region_and_no_padding():
+    assert row_width(Deployment(max_model_len=4096), HiSparseHotSpec(blocks_per_request=3)) == 3
+
+
+def test_a_mamba_all_row_is_made_for_the_context_whatever_the_encoder():
+    deployment = Deployment(max_model_len=512, max_num_encoder_input_tokens=4096)
+    assert row_width(deployment, MambaAllSpec(block_size=16, num_speculative_blocks=1)) == 33
+    assert row_width(deployment, MambaAlignSpec(block_size=16, num_speculative_blocks=1)) == 257
+
+
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [
+        (SlidingWindowSpec(block_size=16, sliding_window=128), 73),
+        (ChunkedLocalAttentionSpec(block_size=16, attention_chunk_size=128), 128),
+        (FullAttentionSpec(block_size=16), 0),
+    ],
+)
+def test_a_step_can_attend_to_what_its_window_or_chunk_holds(spec, first):
+    """Query 200 is the step's first: a window of 128 tokens reaches back to 73, its chunk to 128."""
+    deployment = Deployment(max_model_len=512)
+    request = Request(num_tokens=210, num_computed_tokens=200)
+    readable = [p for p in range(512) if spec.readable(deployment, request, Access(position=p))]
+    assert readable == list(range(first, 210))
+
+
+def test_a_runner_may_be_named_and_nonsense_is_refused():
+    deployment, spec = Deployment(max_model_len=512), CircularBufferSpec(block_size=8)
+    assert row_width(deployment, spec, runner="V1") == 16
+    with pytest.raises(ValueError, match="'V3' is not a valid Runner"):
+        row_width(deployment, spec, runner="V3")

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from proofs.pool import decide_all
 from proofs.report import SCHEMA
 from proofs.verdicts import EXIT_CODES, Verdict, exit_code, obligations
 
+ENOSPC = "[Errno 28] No space left on device; nothing is claimed"
 COMMAND = [sys.executable, "-W", "error", "-m", "proofs.check"]
 
 
@@ -98,11 +101,14 @@ def test_pinned_sizes_move_the_first_failure_and_leave_today_proved():
         (["--at", "max_model_len"], "--at takes NAME=VALUE, not 'max_model_len'"),
         (["--at", "max_modellen=3"], "no parameter is named 'max_modellen'; did you mean max_model_len?"),
         (["--at", "=3"], "no parameter is named ''"),
-        (["--at", "max_model_len="], "max_model_len must be a whole number, not ''"),
+        (["--at", "max_model_len="], "max_model_len must be a whole number of at most 40 digits, not ''"),
         (["--at", "max_model_len=0"], "max_model_len must be at least 1, not 0"),
         (["--at", "max_model_len=-1"], "max_model_len must be at least 1, not -1"),
-        (["--at", "max_model_len=1e3"], "max_model_len must be a whole number, not '1e3'"),
-        (["--at", f"max_model_len={'9' * 5000}"], "max_model_len must be a whole number, not '999"),
+        (["--at", "max_model_len=1e3"], "must be a whole number of at most 40 digits, not '1e3'"),
+        (["--at", "max_model_len=5_12"], "must be a whole number of at most 40 digits, not '5_12'"),
+        (["--at", "max_model_len= 512"], "must be a whole number of at most 40 digits"),
+        (["--at", "max_model_len=\u0665\u0661"], "must be a whole number of at most 40 digits"),
+        (["--at", f"max_model_len={'9' * 5000}"], "must be a whole number of at most 40 digits, not '999"),
         (["--at", "num_sampled_tokens=2"], "num_sampled_tokens must be at most 1, not 2"),
         (["--at", "enable_prefix_caching=1"], "enable_prefix_caching must be true or false, not '1'"),
         (["--at", "block_size=16", "--at", "block_size=32"], "block_size is pinned to both 16 and 32"),
@@ -283,3 +289,62 @@ def test_a_child_that_dies_is_an_error(tmp_path):
     assert outcomes[0].verdict is Verdict.ERROR
     assert "ended with code" in outcomes[0].detail
     assert outcomes[1].verdict is Verdict.PROVED
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "20", "abc", "-5"])
+def test_the_terminals_width_folds_and_swallows_nothing(columns):
+    done = run("--spec", "mla", "--runner", "V2", env={**os.environ, "COLUMNS": columns})
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 4
+    assert "column-fits" in done.stdout
+
+
+def test_an_output_that_is_full_is_an_error_and_no_refutation():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "--spec", "mla"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 5
+    assert done.stderr.splitlines() == ["python -m proofs.check: cannot go on: " + ENOSPC]
+
+
+def test_a_mistake_is_exit_2_without_a_standard_error_too():
+    command = shlex.join([*COMMAND, "--at", "x=1"])
+    assert subprocess.run(["/bin/sh", "-c", f"{command} 2>&-"], check=False).returncode == 2
+    assert subprocess.run(["/bin/sh", "-c", f"{command} 2>/dev/full"], check=False).returncode == 2
+
+
+@pytest.mark.parametrize("missing", ["z3", "rich"])
+def test_a_missing_dependency_is_named_in_one_line(missing):
+    code = (
+        f"import sys, runpy; sys.modules[{missing!r}] = None; sys.argv = ['check', '--spec', 'mla'];"
+        "runpy.run_module('proofs.check', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"needs {missing}" in line
+
+
+def test_a_report_follows_a_link_and_leaves_it_a_link(tmp_path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert run("--spec", "mla", "--json", str(link)).returncode == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["complete"] is True
+
+
+def test_an_interrupt_at_any_moment_is_one_line_and_no_verdict():
+    for delay in (0.1, 0.2, 0.3, 0.4, 0.6):
+        process = subprocess.Popen(
+            COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        if process.returncode == 130:
+            assert len(errors.splitlines()) <= 1, errors
+        else:  # before the first line of our own code could run
+            assert process.returncode in (1, -signal.SIGINT)
+            assert delay < 0.3

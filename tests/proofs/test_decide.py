@@ -101,11 +101,11 @@ def mutants():
     decoder = lambda self, runner: self.max_model_len  # noqa: E731
     for invariant in (ROW_FITS, COLUMN_FITS):
         yield "encoder ignored", deployment.Deployment, "row_length", decoder, "cross-attention", invariant
-    whole = lambda self, d, position: (position // (self.kernel_block_size * 1), 0)  # noqa: E731
+    whole = lambda self, d, position: (position // self.block_size, 0)  # noqa: E731
     yield "place not sharded", specs.AttentionSpec, "place_on_rank", whole, "full-attention", COLUMN_FITS
     spill = lambda self, d, position: (  # noqa: E731
-        position // (self.kernel_block_size * d.decode_context_parallel_size),
-        self.kernel_block_size,
+        position // (self.block_size * d.decode_context_parallel_size),
+        self.block_size,
     )
     yield "offset outside its block", specs.AttentionSpec, "place_on_rank", spill, "mla", COLUMN_FITS
 
@@ -140,6 +140,7 @@ def test_padding_that_rounds_down_is_refuted(monkeypatch):
         ("encoder-within-budget", "cross-attention", ROW_FITS),
         ("state-block-covers-context", "mamba-none", ROW_FITS),
         ("interleave-divides", "full-attention", COLUMN_FITS),
+        ("cross-attention-not-sharded", "cross-attention", COLUMN_FITS),
     ],
 )
 def test_without_an_assumption_that_a_proof_uses_the_claim_fails(monkeypatch, dropped, kind, invariant):
@@ -359,6 +360,8 @@ def test_every_parameter_can_be_pinned(known):
             value = known.constants.get(parameter.name, parameter.usual)
             if value is None:
                 value = max(parameter.minimum, 2)
+            if (kind, parameter.name) == ("cross-attention", "decode_context_parallel_size"):
+                value = 1
             if parameter.name == "enable_prefix_caching":
                 value = "mamba-none" not in kind
             assert exclusion(Obligation(kind, ROW_FITS, Runner.V2, known), {parameter.name: value}) is None
