@@ -51,7 +51,8 @@ MAMBA_GROUP = 1
 _EPILOG = """\
 Modes: by default the guarded tables refuse the request; --unguarded writes it without bounds;
 --fixed-capacity gives the Mamba row today's width.
-Exit codes: 0 the mode showed what it should; 1 it did not; 2 usage, or something is not installed, or nobody reads the output.
+Exit codes: 0 the mode showed what it should; 1 it did not; 2 usage, something is not installed, or nobody
+reads the output.
 """
 
 BlockLists = tuple[list[int], ...]
@@ -75,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device = _prepare_device(options.device)
         if options.select_in_child:
             return _select_past_the_row(device)
-        code = _run(options, device)
-        sys.stdout.flush()
-        return code
+        return _run(options, device)
     except GuardError as error:
         print(f"guard.poc: {error}", file=sys.stderr)
     except BrokenPipeError:
@@ -164,6 +163,7 @@ def _report(  # noqa: PLR0913, PLR0917 - the lines of the report
     lines.append(("result", "as expected" if outcome.as_expected else "NOT as expected"))
     for label, text in lines:
         print(f"{label:<20}{text}")
+    sys.stdout.flush()
 
 
 def _block_lists(allocator: str) -> list[BlockLists]:
