@@ -8,6 +8,7 @@ to row 0: the scheduler hands it 17 Mamba blocks, and vLLM 0.26 gives its row 16
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -112,6 +113,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _prepare_device(choice: str) -> torch.device:
     """Choose the device and, before triton is imported, how its kernels run there."""
+    for name in ("torch", "triton", "numpy"):
+        # Asked for and not imported: triton reads its lane on import, and torch may need it for CUDA.
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
     import torch
 
     if choice == "cuda" and not torch.cuda.is_available():

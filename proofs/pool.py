@@ -92,7 +92,8 @@ def _start(context: BaseContext, index: int, question: _Question, wall_seconds: 
     process = context.Process(  # type: ignore[attr-defined]  # every concrete context has it
         target=_run, args=(answer, question), daemon=True
     )
-    process.start()
+    with _interrupts_blocked():  # half a hand-over would make the fork server complain
+        process.start()
     answer.close()
     return _Child(index, process, answers, time.monotonic() + wall_seconds)
 
@@ -149,8 +150,8 @@ def _context() -> BaseContext:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Let processes started within inherit a mask under which Ctrl-C reaches the parent alone."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    """Put off signals that end the run; processes started within never see them, only the parent does."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
     finally:
