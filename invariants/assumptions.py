@@ -98,11 +98,8 @@ def _kernel_blocks_divide(case: Case, _release: Release) -> bool:
 
 
 def _interleave_divides(case: Case, _release: Release) -> bool:
-    layer, deployment = cast("AttentionSpec", _layer(case)), case.deployment
-    return any_of(
-        deployment.decode_context_parallel_size == 1,
-        modulo(layer.block_size, deployment.cp_kv_cache_interleave_size) == 0,
-    )
+    layer = cast("AttentionSpec", _layer(case))
+    return modulo(layer.block_size, case.deployment.interleave()) == 0
 
 
 def _cross_attention_is_not_sharded(case: Case, _release: Release) -> bool:

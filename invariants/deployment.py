@@ -54,6 +54,13 @@ class Deployment:
         "rows are padded to whole multiples of this many tokens", minimum=1, usual=128, default=128
     )
 
+    def interleave(self) -> int:
+        """Return how many consecutive tokens one rank stores; without dcp the option means nothing.
+
+        Source: vLLM 0.33 `v1/worker/gpu/block_table.py`:380-384.
+        """
+        return where(self.decode_context_parallel_size == 1, 1, self.cp_kv_cache_interleave_size)
+
     def row_length(self, runner: Runner) -> int:
         """Return the length in tokens that a worker sizes its rows for.
 

@@ -150,7 +150,7 @@ class AttentionSpec(Spec, ABC):
         `v1/worker/gpu/block_table.py`:341-348.
         """
         ranks = deployment.decode_context_parallel_size
-        interleave = deployment.cp_kv_cache_interleave_size
+        interleave = deployment.interleave()
         virtual_size = self.block_size * ranks
         in_virtual = modulo(position, virtual_size)
         run = in_virtual // (interleave * ranks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from invariants import AttentionSpec, Case, Release, Runner, UniformTypeSpec
-from invariants.arithmetic import all_of, any_of, cdiv, modulo
+from invariants.arithmetic import all_of, cdiv, modulo
 
 __all__ = ["steps_for"]
 
@@ -33,17 +33,13 @@ def _padding_only_widens(case: Case, release: Release, runner: Runner) -> Iterat
 
 def _place_stays_in_its_block(case: Case, layer: AttentionSpec) -> Iterator[bool]:
     """Lead to: the offset on the rank is inside the manager block."""
-    ranks = case.deployment.decode_context_parallel_size
-    interleave = case.deployment.cp_kv_cache_interleave_size
+    ranks, interleave = case.deployment.decode_context_parallel_size, case.deployment.interleave()
     tokens = layer.block_size
     runs = tokens // interleave
     in_virtual = modulo(case.access.position, tokens * ranks)
     _, offset = layer.place_on_rank(case.deployment, case.access.position)
-    yield any_of(
-        ranks == 1, all_of(tokens == interleave * runs, tokens * ranks == (interleave * ranks) * runs)
-    )
-    yield any_of(ranks == 1, in_virtual // (interleave * ranks) + 1 <= runs)
-    yield any_of(ranks > 1, offset == in_virtual)
+    yield all_of(tokens == interleave * runs, tokens * ranks == (interleave * ranks) * runs)
+    yield in_virtual // (interleave * ranks) + 1 <= runs
     yield all_of(offset >= 0, offset < tokens)
 
 
