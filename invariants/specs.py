@@ -131,7 +131,7 @@ class AttentionSpec(Spec, ABC):
         """Return the blocks of the whole length, spread over the ranks. Source: interface:610."""
         return cdiv(length, self.block_size * shards(deployment, self.dcp_sharded))
 
-    def first_readable(self, request: Request) -> int:  # noqa: ARG002  # narrower types use it
+    def first_readable(self, request: Request) -> int:
         """Return the first position that this step's queries can attend to."""
         return 0
 
@@ -269,11 +269,11 @@ class CrossAttentionSpec(AttentionSpec):
             self.block_size * shards(deployment, self.dcp_sharded),
         )
 
-    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:  # noqa: ARG002
+    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
         """Return whether the position is one of the request's encoder tokens."""
         return access.position < request.num_encoder_tokens
 
-    def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
+    def column(self, deployment: Deployment, access: Access) -> int:
         """Return the encoder position's block; dcp does not enter, on either runner.
 
         Source: vLLM 0.33 `model_executor/layers/attention/cross_attention.py`:57-61.
@@ -301,15 +301,15 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
         """No row, no padding."""
         return ()
 
-    def entries(self, deployment: Deployment, request: Request) -> int:  # noqa: ARG002
+    def entries(self, deployment: Deployment, request: Request) -> int:
         """Return 0: the scheduler hands over no list."""
         return 0
 
-    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:  # noqa: ARG002
+    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:
         """Return 0: the worker makes no row."""
         return 0
 
-    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:  # noqa: ARG002
+    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
         """Return False: no kernel reads a row."""
         return False
 
@@ -339,19 +339,19 @@ class CircularBufferSpec(Spec):
         """The ring's capacity."""
         return self.block_size
 
-    def entries(self, deployment: Deployment, request: Request) -> int:  # noqa: ARG002
+    def entries(self, deployment: Deployment, request: Request) -> int:
         """Return 1: the ring is claimed once. Source: manager:1191-1199."""
         return 1
 
-    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:  # noqa: ARG002
+    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:
         """Return 1. Source: interface:987."""
         return 1
 
-    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:  # noqa: ARG002
+    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
         """Return True: any position of the request may be in the ring."""
         return True
 
-    def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
+    def column(self, deployment: Deployment, access: Access) -> int:
         """Return 0, the ring's block. Source: table:402 (mapping disabled: column 0)."""
         return 0
 
@@ -378,11 +378,11 @@ class HiSparseHotSpec(Spec):
         """Not used: the row is not padded."""
         return 1
 
-    def entries(self, deployment: Deployment, request: Request) -> int:  # noqa: ARG002
+    def entries(self, deployment: Deployment, request: Request) -> int:
         """Return the whole region or nothing. Source: manager:2452-2465."""
         return where(request.reads_host_history, self.blocks_per_request, 0)
 
-    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:  # noqa: ARG002
+    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:
         """Return the region. Source: interface:507."""
         return self.blocks_per_request
 
@@ -390,7 +390,7 @@ class HiSparseHotSpec(Spec):
         """Return whether the selected block is one that the request holds."""
         return access.state < self.entries(deployment, request)
 
-    def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
+    def column(self, deployment: Deployment, access: Access) -> int:
         """Return the selected block's place in the region."""
         return access.state
 
@@ -416,7 +416,7 @@ class HiSparseResidentSpec(Spec):
         """Return one entry per started page of the tokens that get slots. Source: manager:2548."""
         return cdiv(request.slot_tokens(deployment), self.block_size)
 
-    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:  # noqa: ARG002
+    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:
         """Return the pages of the whole length. Source: interface:290 (the base formula)."""
         return cdiv(length, self.block_size)
 
@@ -424,7 +424,7 @@ class HiSparseResidentSpec(Spec):
         """Return whether the position has a slot."""
         return access.position < request.slot_tokens(deployment)
 
-    def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
+    def column(self, deployment: Deployment, access: Access) -> int:
         """Return the position's page. Source: table:399-402 (a group that is not sharded)."""
         return access.position // self.block_size
 
@@ -466,15 +466,15 @@ class MambaNoneSpec(MambaSpec):
             self.mamba_block_size,
         )
 
-    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:  # noqa: ARG002
+    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:
         """Return 1 + k. Source: interface:1136-1154 (memory of 1 + k pages over the page size)."""
         return 1 + self.num_speculative_blocks
 
-    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:  # noqa: ARG002
+    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
         """Return whether the state is the running one or one of the k drafts."""
         return access.state <= self.num_speculative_blocks
 
-    def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
+    def column(self, deployment: Deployment, access: Access) -> int:
         """Return the state's own number."""
         return access.state
 
@@ -490,14 +490,14 @@ class _PositionedMambaSpec(MambaSpec, ABC):
         """Tokens between two saved states."""
         return self.block_size
 
-    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:  # noqa: ARG002
+    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
         """Return whether position + 1 is a sequence length up to this step's and the state exists."""
         return all_of(
             access.position < request.num_tokens,
             access.state <= self.num_speculative_blocks,
         )
 
-    def column(self, deployment: Deployment, access: Access) -> int:  # noqa: ARG002
+    def column(self, deployment: Deployment, access: Access) -> int:
         """Return (sequence length - 1) // block_size + state.
 
         Source: vLLM 0.33 `v1/attention/backends/utils.py`:1283-1357, `v1/worker/mamba_utils.py`:39.
@@ -511,14 +511,14 @@ class MambaAlignSpec(_PositionedMambaSpec):
 
     kind: ClassVar[str] = "mamba-align"
 
-    def entries(self, deployment: Deployment, request: Request) -> int:  # noqa: ARG002
+    def entries(self, deployment: Deployment, request: Request) -> int:
         """Return the blocks of the scheduled tokens and k more; lookahead does not count.
 
         Source: manager:1815-1821.
         """
         return cdiv(request.num_tokens, self.block_size) + self.num_speculative_blocks
 
-    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:  # noqa: ARG002
+    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:
         """Return the blocks of the whole length and k more. Source: interface:1146-1152."""
         return cdiv(length, self.block_size) + self.num_speculative_blocks
 
@@ -539,7 +539,7 @@ class MambaAllSpec(_PositionedMambaSpec):
             self.block_size,
         )
 
-    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:  # noqa: ARG002
+    def max_num_blocks_per_req(self, deployment: Deployment, length: int) -> int:
         """Return the blocks of max_model_len (not of `length`) and k more.
 
         Source: vLLM 0.31 `v1/kv_cache_interface.py`:1083-1108.
