@@ -11,8 +11,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -85,9 +85,10 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    _Signals.seen = None
     with suppress(ValueError):  # only a main thread may set handlers; elsewhere the caller's stay
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stop)
+            signal.signal(number, _Signals.handle)
     try:
         code = _main(arguments)
         sys.stdout.flush()
@@ -126,8 +127,35 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
-    raise _Stopped(number)
+class _Signals:
+    """What a signal's handler saw.
+
+    An exception that a handler raises is lost where Python cannot pass it on, such as in a destructor. While
+    `held` it is therefore not raised there: whoever holds it asks with `raise_if_seen`.
+    """
+
+    seen: int | None = None
+    held = False
+
+    @classmethod
+    def handle(cls, number: int, _frame: FrameType | None) -> None:
+        cls.seen = number
+        if not cls.held:
+            cls.raise_if_seen()
+
+    @classmethod
+    def raise_if_seen(cls) -> None:
+        if cls.seen is not None:
+            raise _Stopped(cls.seen)
+
+    @classmethod
+    @contextmanager
+    def hold(cls) -> Iterator[None]:
+        cls.held = True
+        try:
+            yield
+        finally:
+            cls.held = False
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -381,9 +409,11 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     open_indices = [index for index in range(len(asked)) if index not in excluded]
     printed = 0
     code: int | None = None
-    with _progress() as progress:
+    with _progress() as progress, _Signals.hold():
         task = progress.add_task("deciding", total=len(open_indices))
-        decided = decide_all([asked[index] for index in open_indices], pins, jobs=jobs)
+        decided = decide_all(
+            [asked[index] for index in open_indices], pins, jobs=jobs, pulse=_Signals.raise_if_seen
+        )
         try:
             for position, outcome in decided:
                 outcomes[open_indices[position]] = outcome
@@ -391,6 +421,7 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
                 while printed in outcomes:
                     print_outcome(console, asked[printed], outcomes[printed])
                     printed += 1
+                _Signals.raise_if_seen()
             code = exit_code(outcome.verdict for outcome in outcomes.values())
         except _Stopped as stopped:
             return outcomes, _interrupted(stopped, outcomes, len(asked), report)

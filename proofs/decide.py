@@ -20,6 +20,8 @@ RLIMIT = 20_000_000
 """Solver resources that one query may spend; the slowest takes a small part of it."""
 _STEP_RLIMIT = RLIMIT // 20
 """What one attempt at an intermediate claim may spend: a step that is not easy is no help."""
+_LINEAR: tuple[Mapping[str, int], ...] = tuple({"decode_context_parallel_size": ranks} for ranks in (1, 2))
+"""What is fixed, beside the usual sizes, to look for a counterexample by linear arithmetic alone."""
 _SECONDS = 20
 """A soft stop inside the solver; the parent process has a hard one."""
 
@@ -81,8 +83,20 @@ class _Session:
                 unused = tuple(n for n in problem.assumptions if n not in used)
                 return Outcome(Verdict.PROVED, used=used, unused=unused)
             case z3.sat:
-                return self._refute(pins, problem.read(solver.model()))
-        return Outcome(Verdict.UNKNOWN, _reason(solver))
+                found: dict[str, int | bool] | None = problem.read(solver.model())
+            case _:
+                found = self._search_linear(pins)
+        return Outcome(Verdict.UNKNOWN, _reason(solver)) if found is None else self._refute(pins, found)
+
+    def _search_linear(self, pins: Mapping[str, int | bool]) -> dict[str, int | bool] | None:
+        """Look for a case at usual sizes, where the arithmetic is linear, once the solver gave up on all."""
+        free = [p for p in self.obligation.parameters() if p.name not in pins]
+        for tried in _LINEAR:
+            fixed = {**_usual(free), **{p.name: tried[p.name] for p in free if p.name in tried}, **pins}
+            answer, values = self._failing(fixed)
+            if answer == z3.sat:
+                return values
+        return None
 
     def _solver(self, problem: Problem) -> z3.Solver:
         """Return a solver that knows the definitions and the assumptions, these by name."""

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -19,6 +19,7 @@ from proofs.verdicts import Obligation, Outcome, Verdict
 
 __all__ = ["decide_all"]
 
+_PULSE_SECONDS = 0.1
 _WALL_SECONDS = 60.0
 """After this a child is killed, whatever the solver's own limits made of it."""
 
@@ -48,10 +49,12 @@ def decide_all(
     *,
     jobs: int | None = None,
     wall_seconds: float = _WALL_SECONDS,
+    pulse: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[int, Outcome], None, None]:
     """Yield each obligation's index and outcome as it is decided.
 
-    Closing the iterator kills what is still running, and so does an exception in the caller.
+    Closing the iterator kills what is still running, and so does an exception in the caller or in `pulse`,
+    which is called several times a second.
     """
     context = _context()
     waiting = list(enumerate(obligations))[::-1]
@@ -63,7 +66,8 @@ def decide_all(
                 index, obligation = waiting.pop()
                 running.append(_start(context, index, _question(obligation, pins), wall_seconds))
             nearest = min(child.deadline for child in running) - time.monotonic()
-            wait([child.answers for child in running], timeout=max(0.0, nearest))
+            wait([child.answers for child in running], timeout=min(max(0.0, nearest), _PULSE_SECONDS))
+            pulse()
             for child in list(running):
                 outcome = _outcome(child, wall_seconds)
                 if outcome is not None:

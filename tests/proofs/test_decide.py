@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import z3
 
 from invariants import (
     INVARIANTS,
@@ -117,6 +118,24 @@ def test_a_mutated_formula_is_refuted(monkeypatch, name, owner, attribute, repla
     monkeypatch.setattr(owner, attribute, replacement)
     outcome = ask(kind, invariant)
     assert outcome.verdict is Verdict.REFUTED, f"{name}: {outcome}"
+
+
+def test_a_case_is_found_at_usual_sizes_where_the_solver_gives_up_on_all(monkeypatch):
+    monkeypatch.setattr(specs.FullAttentionSpec, "entries", added(specs.FullAttentionSpec.entries, 1))
+    asked = decide_module._Session._check
+    gave_up = []
+
+    def gives_up_on_the_goal(session, solver):
+        answer = asked(session, solver)
+        if answer == z3.sat and len(gave_up) == 1:
+            answer = z3.unknown
+        gave_up.extend([answer] if answer != z3.unsat else [])
+        return answer
+
+    monkeypatch.setattr(decide_module._Session, "_check", gives_up_on_the_goal)
+    outcome = ask("full-attention")
+    assert z3.unknown in gave_up
+    assert outcome.verdict is Verdict.REFUTED
 
 
 def test_padding_that_rounds_down_is_refuted(monkeypatch):
