@@ -15,12 +15,15 @@ from invariants.assumptions import (
     require_legal,
 )
 from invariants.cases import SPEC_KINDS, Case, build_case, describe_kind, kind_of, parameters_for
-from invariants.claims import INVARIANTS, Invariant
+from invariants.claim import Given, Invariant, Side
+from invariants.claims import INVARIANTS, claim
 from invariants.deployment import Access, Deployment, Request, Runner
+from invariants.lifecycle import LIFECYCLE, Move, RowState
 from invariants.parameters import Parameter
 from invariants.releases import (
     RELEASES,
     TODAY,
+    Gap,
     Release,
     column,
     entries,
@@ -29,6 +32,7 @@ from invariants.releases import (
     release,
     row_width,
 )
+from invariants.rows import COLUMN_FITS, ROW_FITS
 from invariants.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -54,13 +58,10 @@ from invariants.specs import (
 
 __all__ = [
     "ASSUMPTIONS",
-    "INVARIANTS",
-    "RELEASES",
-    "SPEC_KINDS",
-    "TODAY",
     "Access",
     "Assumption",
     "AttentionSpec",
+    "COLUMN_FITS",
     "Case",
     "ChunkedLocalAttentionSpec",
     "CircularBufferSpec",
@@ -68,30 +69,42 @@ __all__ = [
     "Deployment",
     "EncoderOnlyAttentionSpec",
     "FullAttentionSpec",
+    "Gap",
+    "Given",
     "HiSparseHotSpec",
     "HiSparseResidentSpec",
     "HiddenStateCacheSpec",
+    "INVARIANTS",
     "IllegalDeployment",
     "Invariant",
     "InvariantsError",
+    "LIFECYCLE",
     "MLAAttentionSpec",
     "MambaAlignSpec",
     "MambaAllSpec",
     "MambaNoneSpec",
     "MambaSpec",
+    "Move",
     "Parameter",
+    "RELEASES",
+    "ROW_FITS",
     "RSWASpec",
     "Release",
     "Request",
+    "RowState",
     "Runner",
+    "SPEC_KINDS",
+    "Side",
     "SinkFullAttentionSpec",
     "SlidingWindowMLASpec",
     "SlidingWindowSpec",
     "Spec",
+    "TODAY",
     "UniformTypeSpec",
     "assumptions_for",
     "broken_assumptions",
     "build_case",
+    "claim",
     "column",
     "describe_kind",
     "entries",

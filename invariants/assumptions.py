@@ -71,9 +71,7 @@ def _layer(case: Case) -> Spec:
 
 def _sizes(case: Case, _release: Release) -> bool:
     values = case.values()
-    ranges = [
-        (values[p.name], p.minimum, p.maximum) for p in parameters_for(kind_of(case.spec)) if not p.is_switch
-    ]
+    ranges = [(values[p.name], p.minimum, p.maximum) for p in case.parameters() if not p.is_switch]
     return all_of(
         *(value >= low for value, low, _ in ranges),
         *(value <= high for value, _, high in ranges if high is not None),

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from invariants import specs
 from invariants.deployment import Access, Deployment, Request
 from invariants.parameters import Parameter, parameters_of
 
-__all__ = ["SPEC_KINDS", "Case", "build_case", "describe_kind", "kind_of", "parameters_for"]
+__all__ = [
+    "REPRESENTATIVE_TYPES",
+    "SPEC_KINDS",
+    "Case",
+    "build_case",
+    "describe_kind",
+    "kind_of",
+    "parameters_for",
+]
+
+Part = TypeVar("Part")
 
 _LAYER_TYPES: tuple[type[specs.Spec], ...] = (
     specs.FullAttentionSpec,
@@ -40,6 +50,20 @@ _WRAPPED_CLAIMS: tuple[type[specs.Spec], ...] = (
     specs.MambaAlignSpec,
     specs.MambaAllSpec,
 )
+
+REPRESENTATIVE_TYPES: tuple[type[specs.Spec], ...] = (
+    specs.FullAttentionSpec,
+    specs.SlidingWindowSpec,
+    specs.ChunkedLocalAttentionSpec,
+    specs.CrossAttentionSpec,
+    specs.MambaNoneSpec,
+    specs.MambaAlignSpec,
+    specs.MambaAllSpec,
+    specs.CircularBufferSpec,
+    specs.HiSparseHotSpec,
+    specs.HiSparseResidentSpec,
+)
+"""One type of every set that shares its formulas; the others, encoder-only aside, have no method of their own."""
 
 
 def _wrapped_kind(layer: type[specs.Spec] | specs.Spec) -> str:
@@ -80,13 +104,23 @@ class Case:
     spec: specs.Spec
     request: Request
     access: Access
+    parts: tuple[Any, ...] = ()
+
+    def part(self, wanted: type[Part]) -> Part:
+        """Return the part of that type that the claim adds to the case."""
+        found: Part = next(part for part in self.parts if type(part) is wanted)
+        return found
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return every parameter that the case has."""
+        return parameters_for(kind_of(self.spec), tuple(type(part) for part in self.parts))
 
     def values(self) -> dict[str, Any]:
         """Return the flat mapping from which `build_case` builds this case again."""
         layer = self.spec.inner if isinstance(self.spec, specs.UniformTypeSpec) else self.spec
         return {
             parameter.name: getattr(part, parameter.name)
-            for part in (self.deployment, layer, self.request, self.access)
+            for part in (self.deployment, layer, self.request, self.access, *self.parts)
             for parameter in parameters_of(type(part))
         }
 
@@ -105,14 +139,16 @@ def describe_kind(kind: str) -> str:
     return f"The uniform wrapper around {form.layer.kind} layers." if form.wrapped else sentence
 
 
-def parameters_for(kind: str) -> tuple[Parameter, ...]:
-    """Return every parameter that a case of this kind has, deployment first."""
-    parts = (Deployment, _KINDS[kind].layer, Request, Access)
-    return tuple(parameter for part in parts for parameter in parameters_of(part))
+def parameters_for(kind: str, parts: tuple[type, ...] = ()) -> tuple[Parameter, ...]:
+    """Return every parameter that a case of this kind has, deployment first; `parts` are a claim's own."""
+    every = (Deployment, _KINDS[kind].layer, Request, Access, *parts)
+    return tuple(parameter for part in every for parameter in parameters_of(part))
 
 
-def build_case(kind: str, values: Mapping[str, Any]) -> Case:
+def build_case(kind: str, values: Mapping[str, Any], parts: tuple[type, ...] = ()) -> Case:
     """Build a case of a kind from parameter values; a parameter left out takes its default.
+
+    `parts` are the dataclasses that a claim adds to what every case has.
 
     Raises:
         KeyError: the kind is unknown.
@@ -123,6 +159,7 @@ def build_case(kind: str, values: Mapping[str, Any]) -> Case:
         spec=_KINDS[kind].build(values),
         request=_fill(Request, values),
         access=_fill(Access, values),
+        parts=tuple(_fill(part, values) for part in parts),
     )
 
 

@@ -1,58 +1,38 @@
-"""The invariants themselves: what must hold for every legal deployment, spec and reachable request."""
+"""Every claim, in the order in which it is printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from invariants.claim import Invariant
+from invariants.consumers import CONSUMERS
+from invariants.indices import INDICES
+from invariants.lifecycle import LIFECYCLE
+from invariants.readers import READERS
+from invariants.rows import COLUMN_FITS, HELD, ROW_FITS
+from invariants.slots import SLOTS
 
-from invariants.arithmetic import all_of
-from invariants.cases import Case
-from invariants.deployment import Runner
-from invariants.releases import Release, column, entries, row_width
-from invariants.specs import Spec
-
-__all__ = ["INVARIANTS", "Invariant"]
-
-
-@dataclass(frozen=True, slots=True)
-class Invariant:
-    """One claim about a case.
-
-    `given` narrows the case to what the claim speaks about (which accesses a kernel makes); `runners`
-    says for which runners a type of spec is covered.
-    """
-
-    name: str
-    sentence: str
-    holds: Callable[[Case, Release, Runner], bool]
-    runners: Callable[[Spec], tuple[Runner, ...]]
-    given: Callable[[Case], bool] | None = None
-
-
-def _row_fits(case: Case, release: Release, runner: Runner) -> bool:
-    needed = entries(case.deployment, case.spec, case.request)
-    return needed <= row_width(case.deployment, case.spec, runner=runner, release=release)
-
-
-def _column_fits(case: Case, release: Release, runner: Runner) -> bool:
-    read = column(case.deployment, case.spec, case.access, runner=runner, release=release)
-    width = row_width(case.deployment, case.spec, runner=runner, release=release)
-    return all_of(read >= 0, read < width)
-
+__all__ = ["INVARIANTS", "claim"]
 
 INVARIANTS: tuple[Invariant, ...] = (
-    Invariant(
-        "row-fits",
-        "the entries that the scheduler hands over fit the worker's row",
-        _row_fits,
-        lambda spec: spec.runners,
-    ),
-    Invariant(
-        "column-fits",
-        "every column that a kernel computes from a position or a state lies inside the row",
-        _column_fits,
-        lambda spec: tuple(r for r in spec.runners if r in spec.column_runners),
-        given=lambda case: case.spec.readable(case.deployment, case.request, case.access),
-    ),
+    ROW_FITS,
+    COLUMN_FITS,
+    HELD,
+    *READERS,
+    *CONSUMERS,
+    *SLOTS,
+    *INDICES,
+    *LIFECYCLE,
 )
-"""The invariants that are checked, in the order in which they are printed."""
+"""All of them; several may share a name, none a label."""
+
+
+def claim(label: str) -> Invariant:
+    """Return the claim with that label.
+
+    Raises:
+        KeyError: there is none.
+    """
+    found = next((known for known in INVARIANTS if known.label == label), None)
+    if found is None:
+        message = f"no claim is labelled {label!r}"
+        raise KeyError(message)
+    return found

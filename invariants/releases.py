@@ -9,6 +9,7 @@ A release says where its worker differs from the formulas in `specs`, which are 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from invariants.arithmetic import cdiv, common_divisor, maximum, round_up, where
 from invariants.deployment import Access, Deployment, Request, Runner, shards
 from invariants.specs import (
     AttentionSpec,
+    CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     MambaSpec,
@@ -27,6 +29,7 @@ from invariants.specs import (
 __all__ = [
     "RELEASES",
     "TODAY",
+    "Gap",
     "Release",
     "column",
     "entries",
@@ -153,12 +156,45 @@ def _longest_before_029(deployment: Deployment) -> int:
     )
 
 
+class Gap(enum.Enum):
+    """What a release as it ships leaves open, beside the widths of its rows.
+
+    The formulas of `TODAY` are those of a system in which all of them are closed; the guard is what closes
+    them around an engine.
+    """
+
+    SESSION_LENGTH = "session-length"
+    """A resumable session appends a chunk without a length check. Source: vLLM 0.33 scheduler:1879-1919
+    (0.25:1213, 0.26:1286, 0.27:1367, 0.28:1429, 0.29:1498, 0.30:1570, 0.31:1617, 0.32:1650)."""
+    RING_SLOTS_ON_V1 = "ring-slots-on-v1"
+    """V1 maps ring groups by position. Source: vLLM 0.33 `v1/worker/block_table.py`:351-376."""
+    STALE_DRAFTER_ON_V1 = "stale-drafter-on-v1"
+    """V1's parallel drafter clamps to the max_model_len of its construction, which auto-fit lowers later.
+    Source: vLLM 0.33 `v1/spec_decode/utils.py`:363-392."""
+    STALE_DRAFTER_ON_V2 = "stale-drafter-on-v2"
+    """The same on V2, up to 0.32. Source: vLLM 0.32 `v1/worker/gpu/spec_decode/speculator.py`:119."""
+    CLAMPED_DRAFT_COLUMNS = "clamped-draft-columns"
+    """DFlash clamps a query's column to the row and keeps its offset, so that slots alias.
+    Source: vLLM 0.33 `v1/worker/gpu/spec_decode/dflash/speculator.py`:714-770."""
+    KERNEL_TABLE_IGNORES_ENCODER = "kernel-table-ignores-encoder"
+    """The kernel's own table is made for max_model_len alone. Source: vLLM 0.33 `v1/worker/utils.py`:309-312."""
+    SLOT_INT32_ON_V2 = "slot-int32-on-v2"
+    """block ID * block_size is computed in int32. Source: vLLM 0.33 `v1/worker/gpu/block_table.py`:409."""
+    ROW_OFFSET_INT32_ON_V2 = "row-offset-int32-on-v2"
+    """The single-group writer computes row * stride in int32, up to 0.31.
+    Source: vLLM 0.31 `v1/worker/gpu/buffer_utils.py`, `_apply_write_kernel`."""
+    ROW_OFFSET_INT32_ON_V1 = "row-offset-int32-on-v1"
+    """The same in V1's slot mapping. Source: vLLM 0.33 `v1/worker/block_table.py`:351-376."""
+    TOKEN_OFFSET_INT32_ON_V2 = "token-offset-int32-on-v2"
+    """row * max_model_len is computed in int32, up to 0.27."""
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """A published version of an engine and where its formulas differ from today's.
 
     `constants` are parameters that the release's source fixes; `absent` names the spec kinds that it
-    does not have.
+    does not have; `gaps` what it leaves open as it ships.
     """
 
     name: str
@@ -168,6 +204,12 @@ class Release:
     longest: Callable[[Deployment], int] = _longest_today
     constants: Mapping[str, int | bool] = field(default_factory=lambda: MappingProxyType({}))
     absent: frozenset[str] = frozenset()
+    gaps: frozenset[Gap] = frozenset()
+
+    def leaves_open(self, gap: Gap, runner: Runner) -> bool:
+        """Return whether the release has this gap and, if it is one runner's, on that runner."""
+        on = gap.value.rpartition("-on-")[2].upper() if "-on-" in gap.value else runner.value
+        return gap in self.gaps and on == runner.value
 
 
 TODAY = Release("today", "vLLM 0.29 to 0.33", _width_today)
@@ -244,7 +286,10 @@ def column(
     release: Release | str = TODAY,
 ) -> int:
     """Return the column of a row that a kernel addresses for one access."""
-    return _known(release).column(deployment, spec, access, Runner(runner))
+    known = _known(release)
+    if isinstance(spec, CircularBufferSpec) and known.leaves_open(Gap.RING_SLOTS_ON_V1, Runner(runner)):
+        return spec.column_by_position(access)
+    return known.column(deployment, spec, access, Runner(runner))
 
 
 def max_num_tokens(deployment: Deployment, *, release: Release | str = TODAY) -> int:

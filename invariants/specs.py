@@ -120,10 +120,14 @@ class AttentionSpec(Spec, ABC):
         """Tokens per kernel block."""
         return self.block_size // self.blocks_per_kv_block
 
+    def tokens_with_slots(self, deployment: Deployment, request: Request) -> int:
+        """Return for how many tokens of a request the group has slots. Source: manager:401."""
+        return request.slot_tokens(deployment)
+
     def entries(self, deployment: Deployment, request: Request) -> int:
         """Return one entry per started block of the tokens that get slots. Source: manager:401."""
         return cdiv(
-            request.slot_tokens(deployment),
+            self.tokens_with_slots(deployment, request),
             self.block_size * shards(deployment, self.dcp_sharded),
         )
 
@@ -155,6 +159,17 @@ class AttentionSpec(Spec, ABC):
         in_virtual = modulo(position, virtual_size)
         run = in_virtual // (interleave * ranks)
         return position // virtual_size, run * interleave + modulo(in_virtual, interleave)
+
+    def owner(self, deployment: Deployment, position: int) -> int:
+        """Return the rank that stores a position. Source: table:391-395."""
+        ranks, interleave = deployment.decode_context_parallel_size, deployment.interleave()
+        return modulo(modulo(position, self.block_size * ranks) // interleave, ranks)
+
+    def position_at(self, deployment: Deployment, rank: int, block: int, offset: int) -> int:
+        """Return the position that a rank stores at an offset of a block: the way back of the two above."""
+        ranks, interleave = deployment.decode_context_parallel_size, deployment.interleave()
+        run, within = offset // interleave, modulo(offset, interleave)
+        return block * (self.block_size * ranks) + run * (interleave * ranks) + rank * interleave + within
 
     def column(self, deployment: Deployment, access: Access) -> int:
         """Return the kernel block of the position's place on its own rank.
@@ -262,12 +277,9 @@ class CrossAttentionSpec(AttentionSpec):
 
     kind: ClassVar[str] = "cross-attention"
 
-    def entries(self, deployment: Deployment, request: Request) -> int:
-        """Return one entry per started block of encoder tokens. Source: manager:2138 over manager:401."""
-        return cdiv(
-            request.num_encoder_tokens,
-            self.block_size * shards(deployment, self.dcp_sharded),
-        )
+    def tokens_with_slots(self, deployment: Deployment, request: Request) -> int:
+        """Return the encoder's tokens, which are allocated once. Source: manager:2138."""
+        return request.num_encoder_tokens
 
     def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
         """Return whether the position is one of the request's encoder tokens."""
@@ -318,15 +330,10 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
 class CircularBufferSpec(Spec):
     """A ring of one block per request; its slots are computed inside the block. Source: interface:968.
 
-    Only V2 leaves such a group out of the position-indexed slot mapping (interface:1003).
+    V2 leaves such a group out of the position-indexed slot mapping (interface:1003); V1 as it ships does not.
     """
 
     kind: ClassVar[str] = "circular-buffer"
-    column_runners: ClassVar[tuple[Runner, ...]] = (Runner.V2,)
-    unread: ClassVar[str] = (
-        "V1 maps a ring by position like any attention group, which leaves its row of one block; "
-        "whether a kernel uses what it reads there is not known"
-    )
     block_size: int = size("tokens in the ring", minimum=1, usual=16)
 
     @property
@@ -348,12 +355,16 @@ class CircularBufferSpec(Spec):
         return 1
 
     def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
-        """Return True: any position of the request may be in the ring."""
-        return True
+        """Return whether the position has had a slot in the ring."""
+        return access.position < request.slot_tokens(deployment)
 
     def column(self, deployment: Deployment, access: Access) -> int:
         """Return 0, the ring's block. Source: table:402 (mapping disabled: column 0)."""
         return 0
+
+    def column_by_position(self, access: Access) -> int:
+        """Return the column as V1's slot mapping has it. Source: `v1/worker/block_table.py`:351-376."""
+        return access.position // self.block_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

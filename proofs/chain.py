@@ -7,10 +7,10 @@ that is 1 is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
-from invariants import Case, build_case, column, entries, row_width
+from invariants import build_case
 from invariants.arithmetic import Symbolic
 from proofs.verdicts import Counterexample, Obligation
 
@@ -184,54 +184,24 @@ class Traced(Symbolic):
         return cls(result)
 
 
-def explain(obligation: Obligation, values: dict[str, int | bool], *, smallest: bool) -> Counterexample:
-    """Run both sides of a broken claim on traced numbers and put the clash into words."""
-    case = build_case(
-        obligation.kind,
-        {name: Traced(value, name, names=frozenset({name})) for name, value in values.items()},
-    )
-    width = Traced.lift(
-        row_width(case.deployment, case.spec, runner=obligation.runner, release=obligation.release)
-    )
-    side, quantity, other, summary = _clash(obligation, case, width.value)
-    names = width.names | other.names
+def explain(obligation: Obligation, values: Mapping[str, int | bool], *, smallest: bool) -> Counterexample:
+    """Run the sides of a broken claim on traced numbers and put the clash into words."""
+    claim, release, runner = obligation.invariant, obligation.release, obligation.runner
+    traced = {name: Traced(value, name, names=frozenset({name})) for name, value in values.items()}
+    case = build_case(obligation.kind, traced, claim.parts)
+    sides = [(side.who, side.what, Traced.lift(side.value)) for side in claim.sides(case, release, runner)]
+    names = frozenset().union(*(number.names for _, _, number in sides))
     shown = tuple(
         p.name
         for p in obligation.parameters()
         if p.name in names or (p.usual is not None and values[p.name] != p.usual)
     )
-    chain = ((side, quantity, _line(other)), ("worker", "row width", _line(width)))
-    return Counterexample(values, shown, chain, summary, smallest)
-
-
-def _clash(obligation: Obligation, case: Case, width: int) -> tuple[str, str, Traced, str]:
-    if obligation.invariant.name == "row-fits":
-        count = Traced.lift(entries(case.deployment, case.spec, case.request))
-        excess = count.value - width
-        tokens = Traced.lift(case.request.num_tokens).value
-        return (
-            "scheduler",
-            "entries",
-            count,
-            (
-                f"at {tokens} token{'s' * (tokens != 1)} the scheduler hands over {count.value} entries "
-                f"for a row of {width}: {excess} too many, written into the next request's row"
-            ),
-        )
-    read = Traced.lift(
-        column(
-            case.deployment,
-            case.spec,
-            case.access,
-            runner=obligation.runner,
-            release=obligation.release,
-        )
-    )
-    return (
-        "kernel",
-        "column",
-        read,
-        f"column {read.value} of a row of {width} (columns 0 to {width - 1}) belongs to another request",
+    return Counterexample(
+        values,
+        shown,
+        tuple((who, what, _line(number)) for who, what, number in sides),
+        claim.clash(build_case(obligation.kind, values, claim.parts), tuple(n.value for _, _, n in sides)),
+        smallest,
     )
 
 

@@ -39,8 +39,6 @@ from proofs.verdicts import (
     EXIT_CODES,
     EXIT_INTERNAL,
     EXIT_USAGE,
-    READ_BY_KERNEL,
-    READ_BY_KERNEL_SENTENCE,
     Obligation,
     Outcome,
     Verdict,
@@ -51,6 +49,7 @@ from proofs.verdicts import (
 
 __all__ = ["main"]
 
+_INVARIANT_NAMES = tuple(dict.fromkeys(name for i in INVARIANTS for name in (i.name, i.label)))
 _PROGRAM = "python -m proofs.check"
 _LONGEST_ECHO = 60
 _MOST_JOBS = 1024
@@ -162,7 +161,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     release, runners = _subject(options)
     kinds = options.spec or SPEC_KINDS
-    claims = [i for i in INVARIANTS if not options.invariant or i.name in options.invariant]
+    wanted = options.invariant or _INVARIANT_NAMES
+    claims = [i for i in INVARIANTS if i.name in wanted or i.label in wanted]
     asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
     if not asked:
         reasons = not_asked(release, kinds, claims, runners)
@@ -265,8 +265,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--invariant",
         action="append",
-        choices=[invariant.name for invariant in INVARIANTS],
-        help="only this invariant; repeatable",
+        type=_one_of("invariant", _INVARIANT_NAMES, ", ".join(dict.fromkeys(i.name for i in INVARIANTS))),
+        metavar="NAME",
+        help="only this invariant, or one part of it (column-fits/gather); repeatable; --list names them all",
     )
     parser.add_argument(
         "--runner",
@@ -319,8 +320,8 @@ def _closest(text: str, names: Iterable[str]) -> str:
 
 def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -> dict[str, int | bool]:
     """Read every NAME=VALUE, refusing what no selected claim has and what its option does not allow."""
-    known = {p.name: p for kind in SPEC_KINDS for p in parameters_for(kind)}
-    used = {p.name for obligation in asked for p in parameters_for(obligation.kind)}
+    known = {p.name: p for i in INVARIANTS for kind in SPEC_KINDS for p in parameters_for(kind, i.parts)}
+    used = {p.name for obligation in asked for p in obligation.parameters()}
     pins: dict[str, int | bool] = {}
     for text in texts:
         name, sign, value_text = text.partition("=")
@@ -482,7 +483,7 @@ def _print_list(console: Console, release: Release, asked: Sequence[Obligation])
 
     section(
         f"claims of {release.name} ({release.description})",
-        (f"{o.kind:22} {o.runner.value:2} {o.invariant.name}" for o in asked),
+        (f"{o.kind:22} {o.runner.value:2} {o.label}" for o in asked),
     )
     kinds = dict.fromkeys(o.kind for o in asked)
     section("spec types", (f"{kind:22} {describe_kind(kind)}" for kind in kinds))
@@ -496,8 +497,11 @@ def _print_list(console: Console, release: Release, asked: Sequence[Obligation])
         (f"{name} = {value}" for name, value in release.constants.items()),
     )
     assumed = [f"{a.name}: {a.sentence} [{a.source}]" for a in ASSUMPTIONS]
-    section("assumptions", [*assumed, f"{READ_BY_KERNEL}: {READ_BY_KERNEL_SENTENCE}"])
-    section("invariants", (f"{i.name}: {i.sentence}" for i in INVARIANTS))
+    section("assumptions", assumed)
+    claims = dict.fromkeys(o.invariant for o in asked)
+    section("invariants", (f"{i.label}: {i.sentence}" for i in claims))
+    given = {g.name: g for i in claims for g in i.givens if g.name != "step-allowed"}
+    section("what narrows them (no rules of the engine)", (f"{g.name}: {g.sentence}" for g in given.values()))
     section("releases", (f"{r.name}: {r.description}" for r in RELEASES))
 
 

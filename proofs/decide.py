@@ -1,15 +1,16 @@
-"""Decide one obligation: vacuity, divisors, steps, goal, and on failure the smallest case that breaks it."""
+"""Decide one obligation: witness, divisors, goal, and on failure the smallest case that breaks it."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import z3
 
-from invariants import Parameter, broken_assumptions, build_case
+from invariants import Case, Parameter, build_case
 from proofs.chain import explain
 from proofs.problem import SIZES, Problem, build_problem
 from proofs.verdicts import Obligation, Outcome, Verdict
@@ -18,36 +19,37 @@ __all__ = ["RLIMIT", "decide", "exclusion"]
 
 RLIMIT = 20_000_000
 """Solver resources that one query may spend; the slowest takes a small part of it."""
+_FIRST_RLIMIT = 150_000
+"""What the goal may spend before the intermediate claims are proved: many goals need none of them."""
 _STEP_RLIMIT = RLIMIT // 20
-"""What one attempt at an intermediate claim may spend: a step that is not easy is no help."""
-_LINEAR: tuple[Mapping[str, int], ...] = tuple({"decode_context_parallel_size": ranks} for ranks in (1, 2))
-"""What is fixed, beside the usual sizes, to look for a counterexample by linear arithmetic alone."""
+"""What one attempt at an intermediate claim, or at a slack, may spend: one that is not easy is no help."""
+_LINEAR: tuple[Mapping[str, int], ...] = (
+    {"decode_context_parallel_size": 1, "max_model_len": 2048},
+    {"decode_context_parallel_size": 1},
+    {"decode_context_parallel_size": 2},
+)
+"""What is fixed, beside the usual sizes, to look for a case by linear arithmetic alone."""
 _SECONDS = 20
 """A soft stop inside the solver; the parent process has a hard one."""
+_MOST_SLACK = 1 << 12
+
+Values = dict[str, int | bool]
 
 
 def decide(obligation: Obligation, pins: Mapping[str, int | bool]) -> Outcome:
     """Prove an obligation or find the smallest case that breaks it."""
-    started, session = time.perf_counter(), _Session(obligation)
+    started, session = time.perf_counter(), _Session(obligation, pins)
     try:
-        outcome = session.decide(pins)
+        outcome = session.decide()
     except Exception as error:  # noqa: BLE001  # whatever went wrong is this claim's verdict, not a crash
         outcome = Outcome(Verdict.ERROR, f"{type(error).__name__}: {error}")
-    return Outcome(
-        outcome.verdict,
-        outcome.detail,
-        outcome.used,
-        outcome.unused,
-        time.perf_counter() - started,
-        session.rlimit,
-        outcome.counterexample,
-    )
+    return dataclasses.replace(outcome, seconds=time.perf_counter() - started, rlimit=session.rlimit)
 
 
 def exclusion(obligation: Obligation, pins: Mapping[str, int | bool]) -> str | None:
     """Return the assumptions that the pinned values cannot meet, or None if a legal case is left."""
     problem = build_problem(obligation, pins)
-    solver = z3.Solver()
+    solver = z3.Solver(ctx=problem.definitions.context)
     solver.set("timeout", _SECONDS * 1000)
     solver.add(*problem.definitions.facts)
     for name, given in problem.assumptions.items():
@@ -59,53 +61,109 @@ def exclusion(obligation: Obligation, pins: Mapping[str, int | bool]) -> str | N
 
 @dataclass(slots=True)
 class _Session:
-    """The queries of one obligation and what they cost together."""
+    """The queries of one obligation, all in one solver context, and what they cost together."""
 
     obligation: Obligation
-    rlimit: int = field(default=0)
+    pins: Mapping[str, int | bool]
+    rlimit: int = 0
+    context: z3.Context = field(default_factory=z3.Context)
 
-    def decide(self, pins: Mapping[str, int | bool]) -> Outcome:
-        problem = build_problem(self.obligation, pins)
+    def decide(self) -> Outcome:
+        problem = build_problem(self.obligation, self.pins, self.context)
+        witness, slack = self._near_miss(problem)
         solver = self._solver(problem)
-        if (answer := self._check(solver)) != z3.sat:
+        if witness is None and (answer := self._check(solver)) != z3.sat:
             if answer == z3.unsat:
                 core = ", ".join(sorted(str(name) for name in solver.unsat_core()))
                 return Outcome(Verdict.VACUOUS, f"no case meets the assumptions ({core or SIZES})")
             return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
         if not self._divisors_positive(solver, problem):
             return Outcome(Verdict.ERROR, "a formula divides by what may not be positive")
-        self._prove_steps(solver, problem)
-        solver.add(z3.Not(problem.goal))
-        match self._check(solver):
+        answer, named = self._goal(solver, problem)
+        match answer:
             case z3.unsat:
-                named = {str(name) for name in solver.unsat_core()}
                 used = tuple(n for n in problem.assumptions if n == SIZES or n in named)
                 unused = tuple(n for n in problem.assumptions if n not in used)
-                return Outcome(Verdict.PROVED, used=used, unused=unused)
+                if witness is None or (slack is None and problem.margin is not None):
+                    witness, slack = self._slack(problem, witness)
+                return Outcome(Verdict.PROVED, used=used, unused=unused, witness=witness, slack=slack)
             case z3.sat:
-                found: dict[str, int | bool] | None = problem.read(solver.model())
+                found: Values | None = problem.read(solver.model())
             case _:
-                found = self._search_linear(pins)
-        return Outcome(Verdict.UNKNOWN, _reason(solver)) if found is None else self._refute(pins, found)
+                found = self._search_linear()
+        return Outcome(Verdict.UNKNOWN, _reason(solver)) if found is None else self._refute(found)
 
-    def _search_linear(self, pins: Mapping[str, int | bool]) -> dict[str, int | bool] | None:
-        """Look for a case at usual sizes, where the arithmetic is linear, once the solver gave up on all."""
-        free = [p for p in self.obligation.parameters() if p.name not in pins]
+    # --- cases ------------------------------------------------------------------------------------
+
+    def _linear(self) -> Iterator[Values]:
+        """Yield values to fix so that the arithmetic becomes linear, the likeliest first."""
+        free = self._free()
         for tried in _LINEAR:
-            fixed = {**_usual(free), **{p.name: tried[p.name] for p in free if p.name in tried}, **pins}
-            answer, values = self._failing(fixed)
-            if answer == z3.sat:
-                return values
-        return None
+            yield {**_usual(free), **{p.name: tried[p.name] for p in free if p.name in tried}, **self.pins}
+
+    def _free(self) -> list[Parameter]:
+        return [p for p in self.obligation.parameters() if p.name not in self.pins]
+
+    def _near_miss(self, problem: Problem) -> tuple[Values | None, int | None]:
+        """Look at usual sizes for a case that the claim barely covers: it also shows that there are cases."""
+        for fixed in self._linear():
+            linear = build_problem(self.obligation, fixed, self.context)
+            solver = self._solver(linear)
+            if linear.margin is not None:
+                solver.add(linear.margin == 0)
+            if self._check(solver) == z3.sat:
+                values = linear.read(solver.model())
+                if self._meets_assumptions(values):
+                    return values, None if problem.margin is None else 0
+        return None, None
+
+    def _slack(self, problem: Problem, witness: Values | None) -> tuple[Values | None, int | None]:
+        """Find how many units are to spare where no usual case comes closer: the twin claim that fails."""
+        least, solver = None, self._solver(problem)
+        solver.set("rlimit", _STEP_RLIMIT)
+        if problem.margin is None:
+            return witness, None
+        low, high = 0, _MOST_SLACK
+        while low < high:
+            tried = (low + high) // 2 if least is not None or low else 0
+            with self._supposing(solver, problem.margin <= tried):
+                answer = self._check(solver)
+                values = problem.read(solver.model()) if answer == z3.sat else {}
+            if answer == z3.sat and self._meets_assumptions(values):
+                witness, least = values, self._margin(values)
+                high = min(tried, least)
+            elif answer == z3.unsat:
+                low = tried + 1
+            else:
+                return witness, None
+        return witness, least if least == low else None
+
+    def _case(self, values: Mapping[str, int | bool]) -> Case:
+        return build_case(self.obligation.kind, values, self.obligation.invariant.parts)
+
+    def _meets_assumptions(self, values: Mapping[str, int | bool]) -> bool:
+        obligation = self.obligation
+        return not obligation.invariant.broken(self._case(values), obligation.release, obligation.runner)
+
+    def _margin(self, values: Mapping[str, int | bool]) -> int:
+        margin = self.obligation.invariant.margin
+        if margin is None:
+            return 0
+        return margin(self._case(values), self.obligation.release, self.obligation.runner)
+
+    # --- queries ----------------------------------------------------------------------------------
 
     def _solver(self, problem: Problem) -> z3.Solver:
         """Return a solver that knows the definitions and the assumptions, these by name."""
-        solver = z3.Solver()
+        return self._fresh(problem.definitions.facts, problem, problem.assumptions)
+
+    def _fresh(self, facts: Iterable[z3.BoolRef], problem: Problem, assumed: Collection[str]) -> z3.Solver:
+        solver = z3.Solver(ctx=self.context)
         solver.set("rlimit", RLIMIT)
         solver.set("timeout", _SECONDS * 1000)
-        solver.add(*problem.definitions.facts, problem.assumptions[SIZES])
+        solver.add(*facts, problem.assumptions[SIZES])
         for name, given in problem.assumptions.items():
-            if name != SIZES:
+            if name != SIZES and name in assumed:
                 solver.assert_and_track(given, name)
         return solver
 
@@ -132,6 +190,45 @@ class _Session:
         with self._supposing(solver, z3.Or(*(divisor <= 0 for divisor in divisors))):
             return self._check(solver) == z3.unsat
 
+    def _goal(self, solver: z3.Solver, problem: Problem) -> tuple[z3.CheckSatResult, frozenset[str]]:
+        """Ask for a case that breaks the claim; if there is none, return the assumptions that it took too.
+
+        At first without help; then, of a goal that has a cut, by the cut and the configuration alone; then with
+        every step that can be proved.
+        """
+        answer, core = z3.unknown, frozenset[str]()
+        if problem.cut is None:
+            solver.set("rlimit", _FIRST_RLIMIT)
+            with self._supposing(solver, z3.Not(problem.goal)):
+                answer, core = self._check(solver), _core(solver)
+        if answer == z3.unknown and problem.cut is not None:
+            answer, core = self._goal_by_cut(solver, problem, problem.cut)
+        if answer == z3.unsat:
+            return answer, core
+        solver.set("rlimit", RLIMIT)
+        if answer == z3.unknown:
+            self._prove_steps(solver, problem)
+        solver.add(z3.Not(problem.goal))
+        return self._check(solver), _core(solver)
+
+    def _goal_by_cut(
+        self, solver: z3.Solver, problem: Problem, cut: z3.BoolRef
+    ) -> tuple[z3.CheckSatResult, frozenset[str]]:
+        """Prove the cut from everything, and the goal from the cut; a case without the rest is none."""
+        solver.set("rlimit", _STEP_RLIMIT)
+        with self._supposing(solver, z3.Not(cut)):
+            if self._check(solver) != z3.unsat:
+                return z3.unknown, frozenset()
+            needed = _core(solver)
+        alone = self._fresh(problem.isolated(), problem, problem.configuration)
+        alone.add(cut)
+        self._prove_steps(alone, problem)
+        alone.set("rlimit", _STEP_RLIMIT)
+        alone.add(z3.Not(problem.goal))
+        if self._check(alone) != z3.unsat:
+            return z3.unknown, frozenset()
+        return z3.unsat, needed | _core(alone)
+
     def _prove_steps(self, solver: z3.Solver, problem: Problem) -> None:
         """Add each step that follows from what is known, and the assumptions it needed with it."""
         solver.set("rlimit", _STEP_RLIMIT)
@@ -140,12 +237,21 @@ class _Session:
                 proved = self._check(solver) == z3.unsat
                 needed = solver.unsat_core() if proved else []
             if proved:
-                solver.add(z3.Implies(z3.And(*needed), step))
-        solver.set("rlimit", RLIMIT)
+                solver.add(z3.Implies(z3.And(*needed), step) if len(needed) else step)
 
-    def _refute(self, pins: Mapping[str, int | bool], found: dict[str, int | bool]) -> Outcome:
+    def _search_linear(self) -> Values | None:
+        """Look for a case that breaks the claim at usual sizes, once the solver gave up on all."""
+        for fixed in self._linear():
+            answer, values = self._failing(fixed)
+            if answer == z3.sat:
+                return values
+        return None
+
+    # --- counterexamples --------------------------------------------------------------------------
+
+    def _refute(self, found: Values) -> Outcome:
         """Make the case small, and trust it only if it also fails in plain Python."""
-        values, smallest = self._shrink(pins, found)
+        values, smallest = self._shrink(found)
         if problem := self._replay(values):
             return Outcome(Verdict.ERROR, f"the solver's case does not replay: {problem}; {values}")
         found_case = explain(self.obligation, values, smallest=smallest)
@@ -153,15 +259,11 @@ class _Session:
 
     def _replay(self, values: Mapping[str, int | bool]) -> str | None:
         """Return why a case is no counterexample in plain Python, or None if it is one."""
-        obligation = self.obligation
-        case = build_case(obligation.kind, values)
-        broken = broken_assumptions(case, obligation.release)
+        obligation, case = self.obligation, self._case(values)
+        broken = obligation.invariant.broken(case, obligation.release, obligation.runner)
         if broken:
-            return f"it breaks {', '.join(a.name for a in broken)}"
-        invariant = obligation.invariant
-        if invariant.given is not None and not invariant.given(case):
-            return "no kernel makes this access"
-        if invariant.holds(case, obligation.release, obligation.runner):
+            return f"it breaks {', '.join(broken)}"
+        if obligation.invariant.holds(case, obligation.release, obligation.runner):
             return "the claim holds"
         return None
 
@@ -169,9 +271,9 @@ class _Session:
         self,
         fixed: Mapping[str, int | bool],
         bound: tuple[str, int] | None = None,
-    ) -> tuple[z3.CheckSatResult, dict[str, int | bool]]:
+    ) -> tuple[z3.CheckSatResult, Values]:
         """Look for a case that breaks the claim with these values fixed and one parameter bounded."""
-        problem = build_problem(self.obligation, fixed)
+        problem = build_problem(self.obligation, fixed, self.context)
         solver = self._solver(problem)
         solver.add(z3.Not(problem.goal))
         if bound is not None:
@@ -180,12 +282,11 @@ class _Session:
         answer = self._check(solver)
         return answer, problem.read(solver.model()) if answer == z3.sat else {}
 
-    def _shrink(
-        self, pins: Mapping[str, int | bool], found: dict[str, int | bool]
-    ) -> tuple[dict[str, int | bool], bool]:
+    def _shrink(self, found: Values) -> tuple[Values, bool]:
         """Keep usual values where the fault remains, then make the rest small one by one."""
-        free = [p for p in self.obligation.parameters() if p.name not in pins]
-        fixed, exact = dict(pins), True
+        free = self._free()
+        fixed: Values = dict(self.pins)
+        exact = True
         together = {**fixed, **_usual(free)}
         answer, values = self._failing(together)
         if answer == z3.sat:
@@ -205,22 +306,14 @@ class _Session:
             fixed[parameter.name] = found[parameter.name]
         return found, exact
 
-    def _keep_usual(
-        self,
-        parameter: Parameter,
-        fixed: dict[str, int | bool],
-        found: dict[str, int | bool],
-    ) -> tuple[dict[str, int | bool], dict[str, int | bool]]:
+    def _keep_usual(self, parameter: Parameter, fixed: Values, found: Values) -> tuple[Values, Values]:
         attempt = {**fixed, **_usual([parameter])}
         answer, values = self._failing(attempt)
         return (attempt, values) if answer == z3.sat else (fixed, found)
 
     def _least(
-        self,
-        parameter: Parameter,
-        fixed: Mapping[str, int | bool],
-        found: dict[str, int | bool],
-    ) -> tuple[dict[str, int | bool], bool]:
+        self, parameter: Parameter, fixed: Mapping[str, int | bool], found: Values
+    ) -> tuple[Values, bool]:
         """Bisect a parameter to the smallest value with which the claim can fail.
 
         Not a query, whichever way it ends, is taken for an answer unless the solver gave one.
@@ -238,9 +331,17 @@ class _Session:
         return found, exact
 
 
-def _usual(parameters: Iterable[Parameter]) -> dict[str, int | bool]:
+def _usual(parameters: Iterable[Parameter]) -> Values:
     """Return the usual values of the parameters that have one."""
     return {p.name: p.usual for p in parameters if p.usual is not None}
+
+
+def _core(solver: z3.Solver) -> frozenset[str]:
+    """Return the names of the assumptions behind an "unsat", and none behind another answer."""
+    try:
+        return frozenset(str(name) for name in solver.unsat_core())
+    except z3.Z3Exception:
+        return frozenset()
 
 
 def _spent(solver: z3.Solver) -> int:

@@ -13,21 +13,20 @@ __all__ = ["test_file"]
 _HEAD = '''\
 """Cases that break a claim about block-table rows; each test fails for as long as the fault is there."""
 
-from invariants import INVARIANTS, Runner, broken_assumptions, build_case, release
-
-CLAIMS = {invariant.name: invariant for invariant in INVARIANTS}
+from invariants import Runner, build_case, claim, release
 '''
 _TEST = '''
 
 def test_{name}():
     """{sentence}."""
+    asked, known = claim("{label}"), release("{release}")
     case = build_case(
         "{kind}",
         {values},
+        asked.parts,
     )
-    known = release("{release}")
-    assert not broken_assumptions(case, known), "the case is not legal"
-    assert CLAIMS["{invariant}"].holds(case, known, Runner.{runner}), "{summary}"
+    assert not asked.broken(case, known, Runner.{runner}), "the case is not legal"
+    assert asked.holds(case, known, Runner.{runner}), "{summary}"
 '''
 
 
@@ -40,12 +39,12 @@ def _test(obligation: Obligation, outcome: Outcome) -> str:
     found = outcome.counterexample
     if found is None:
         return ""
-    title = (
-        f"{obligation.release.name}_{obligation.kind}_{obligation.invariant.name}_{obligation.runner.value}"
-    )
+    title = f"{obligation.release.name}_{obligation.kind}_{obligation.label}_{obligation.runner.value}"
     values = "".join(
         f'            "{name}": {found.values[name]!r},\n'
-        for name in (parameter.name for parameter in parameters_for(obligation.kind))
+        for name in (
+            parameter.name for parameter in parameters_for(obligation.kind, obligation.invariant.parts)
+        )
     )
     return _TEST.format(
         name=re.sub(r"\W", "_", title).lower(),
@@ -53,7 +52,7 @@ def _test(obligation: Obligation, outcome: Outcome) -> str:
         kind=obligation.kind,
         values=f"{{\n{values}        }}",
         release=obligation.release.name,
-        invariant=obligation.invariant.name,
+        label=obligation.label,
         runner=obligation.runner.name,
         summary=found.summary,
     )

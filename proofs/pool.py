@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
-from invariants import INVARIANTS, RELEASES, Runner
+from invariants import RELEASES, Runner, claim
 from proofs.own_width import load_width
 from proofs.verdicts import Obligation, Outcome, Verdict
 
@@ -84,7 +84,7 @@ def _question(obligation: Obligation, pins: Mapping[str, int | bool]) -> _Questi
     names = {parameter.name for parameter in obligation.parameters()}
     return _Question(
         obligation.kind,
-        obligation.invariant.name,
+        obligation.label,
         obligation.runner.value,
         obligation.release.name,
         {name: value for name, value in pins.items() if name in names},
@@ -106,9 +106,9 @@ def _run(answer: Connection, question: _Question) -> None:
     """Decide one obligation; this is a child process's whole life."""
     from proofs.decide import decide  # noqa: PLC0415  # the parent of a fork server needs no solver
 
-    claim = next(i for i in INVARIANTS if i.name == question.invariant)
+    asked = claim(question.invariant)
     known = {r.name: r for r in RELEASES}.get(question.release) or load_width(question.release)
-    obligation = Obligation(question.kind, claim, Runner(question.runner), known)
+    obligation = Obligation(question.kind, asked, Runner(question.runner), known)
     with suppress(OSError):  # nobody waits for the answer any more
         answer.send(decide(obligation, question.pins))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import z3
 
-from invariants import Case, assumptions_for, build_case
-from proofs.steps import steps_for
-from proofs.terms import Definitions, Term, Truth, truth_expr
-from proofs.verdicts import READ_BY_KERNEL, Obligation
+from invariants import Case, build_case
+from proofs.steps import cut_for, steps_for
+from proofs.terms import Definitions, Term, Truth
+from proofs.verdicts import Obligation
 
 __all__ = ["SIZES", "Problem", "build_problem"]
 
@@ -30,6 +30,10 @@ class Problem:
         definitions: what the terms of the formulas brought in.
         steps: intermediate claims, to be proved before they are used.
         goal: the claim.
+        cut: what the goal needs of the request, to be proved first; then the goal is asked of the
+            configuration alone. None where the goal is asked at once.
+        configuration: the names of the assumptions about the configuration.
+        margin: how many units the claim has to spare, where it counts any.
     """
 
     symbols: Mapping[str, Term | Truth]
@@ -38,6 +42,19 @@ class Problem:
     definitions: Definitions
     steps: tuple[z3.BoolRef, ...]
     goal: z3.BoolRef
+    cut: z3.BoolRef | None
+    configuration: frozenset[str]
+    margin: z3.ArithRef | None
+
+    def isolated(self) -> list[z3.BoolRef]:
+        """Return the definitions that cut, goal and steps rest on; leaving out the others is always sound."""
+        spoken = [self.goal, *self.steps, *(self.assumptions[name] for name in self.configuration - {SIZES})]
+        known, kept, rest = _names(spoken), [], [(fact, _names([fact])) for fact in self.definitions.facts]
+        while found := [entry for entry in rest if {n for n in entry[1] if "!" in n} & known]:
+            kept += [fact for fact, _ in found]
+            known = known.union(*(names for _, names in found))
+            rest = [entry for entry in rest if entry not in found]
+        return kept
 
     def read(self, model: z3.ModelRef) -> dict[str, int | bool]:
         """Return every parameter's value in a model."""
@@ -48,12 +65,29 @@ class Problem:
         return values
 
 
-def build_problem(obligation: Obligation, pins: Mapping[str, int | bool]) -> Problem:
+def _names(claims: Iterable[z3.ExprRef]) -> set[str]:
+    """Return the names of the unknowns in some claims."""
+    names, waiting, seen = set(), list(claims), set()
+    while waiting:
+        expr = waiting.pop()
+        if expr.get_id() in seen:
+            continue
+        seen.add(expr.get_id())
+        if expr.num_args() == 0 and expr.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            names.add(expr.decl().name())
+        waiting += expr.children()
+    return names
+
+
+def build_problem(
+    obligation: Obligation, pins: Mapping[str, int | bool], context: z3.Context | None = None
+) -> Problem:
     """Run the formulas of `invariants` on symbols and collect what the solver needs.
 
     Pinned parameters are plain numbers, so that arithmetic on them is done before the solver sees it.
     """
-    definitions = Definitions()
+    definitions = Definitions(context)
+    claim, release, runner = obligation.invariant, obligation.release, obligation.runner
     fixed = {**obligation.release.constants, **pins}
     values: dict[str, Any] = {}
     symbols: dict[str, Term | Truth] = {}
@@ -66,22 +100,22 @@ def build_problem(obligation: Obligation, pins: Mapping[str, int | bool]) -> Pro
             else definitions.symbol(parameter.name, parameter.minimum)
         )
     values = {**fixed, **symbols}
-    case = build_case(obligation.kind, values)
+    case = build_case(obligation.kind, values, claim.parts)
     return Problem(
         symbols=symbols,
         fixed={name: fixed[name] for name in case.values() if name in fixed},
-        assumptions=_assumptions(obligation, case),
+        assumptions=_assumptions(obligation, case, definitions),
         definitions=definitions,
-        steps=tuple(truth_expr(step) for step in steps_for(case, obligation.release, obligation.runner)),
-        goal=truth_expr(obligation.invariant.holds(case, obligation.release, obligation.runner)),
+        steps=tuple(definitions.truth(step) for step in steps_for(claim, case, release, runner)),
+        goal=definitions.truth(claim.holds(case, release, runner)),
+        cut=None if (cut := cut_for(claim, case, runner)) is None else definitions.truth(cut),
+        configuration=frozenset(a.name for a in claim.assumptions(case.spec) if not a.about_request),
+        margin=None if claim.margin is None else definitions.lift(claim.margin(case, release, runner)).expr,
     )
 
 
-def _assumptions(obligation: Obligation, case: Case) -> dict[str, z3.BoolRef]:
-    givens = {
-        assumption.name: truth_expr(assumption.holds(case, obligation.release))
-        for assumption in assumptions_for(case.spec)
-    }
-    if obligation.invariant.given is not None:
-        givens[READ_BY_KERNEL] = truth_expr(obligation.invariant.given(case))
-    return givens
+def _assumptions(obligation: Obligation, case: Case, definitions: Definitions) -> dict[str, z3.BoolRef]:
+    claim, release, runner = obligation.invariant, obligation.release, obligation.runner
+    assumed = {a.name: definitions.truth(a.holds(case, release)) for a in claim.assumptions(case.spec)}
+    given = {g.name: definitions.truth(g.holds(case, release, runner)) for g in claim.givens}
+    return assumed | given

@@ -44,14 +44,25 @@ def outcome_lines(obligation: Obligation, outcome: Outcome) -> list[str]:
     """Return the lines that a person reads about one obligation."""
     line = (
         f"{outcome.verdict.value:8} {obligation.kind:22} {obligation.runner.value:2} "
-        f"{obligation.invariant.name:11} {outcome.seconds * 1000:5.0f} ms  rlimit {outcome.rlimit:9,}"
+        f"{obligation.label:28} {outcome.seconds * 1000:5.0f} ms  rlimit {outcome.rlimit:9,}"
     )
     match outcome.verdict:
         case Verdict.PROVED:
-            return [f"{line}  uses {', '.join(outcome.used)}"]
+            return [f"{line}  uses {', '.join(outcome.used)}{_closeness(outcome)}"]
         case Verdict.REFUTED if outcome.counterexample is not None:
             return [line, *_counterexample_lines(outcome.counterexample)]
     return [f"{line}  {outcome.detail}"]
+
+
+def _closeness(outcome: Outcome) -> str:
+    """Say how close a case comes to breaking a claim that counts entries."""
+    match outcome.slack:
+        case None:
+            return ""
+        case 0:
+            return "; tight"
+        case slack:
+            return f"; {slack} to spare"
 
 
 def _counterexample_lines(found: Counterexample) -> list[str]:
@@ -131,7 +142,7 @@ class JsonReport:
 def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "spec": obligation.kind,
-        "invariant": obligation.invariant.name,
+        "invariant": obligation.label,
         "runner": obligation.runner.value,
         "verdict": None,
     }
@@ -143,6 +154,8 @@ def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
         "assumptions": {"used": outcome.used, "unused": outcome.unused},
         "seconds": round(outcome.seconds, 4),
         "rlimit": outcome.rlimit,
+        "witness": None if outcome.witness is None else dict(outcome.witness),
+        "slack": outcome.slack,
         "counterexample": None,
     }
     if found := outcome.counterexample:

@@ -16,7 +16,7 @@ import z3
 
 from invariants.arithmetic import Symbolic
 
-__all__ = ["Definitions", "Term", "Truth", "truth_expr"]
+__all__ = ["Definitions", "Term", "Truth"]
 
 
 class Definitions:
@@ -29,8 +29,9 @@ class Definitions:
             a proof stands but a counterexample has to be replayed.
     """
 
-    def __init__(self) -> None:
-        """Start with nothing defined."""
+    def __init__(self, context: z3.Context | None = None) -> None:
+        """Start with nothing defined, in a solver context of its own unless one is given."""
+        self.context = context or z3.Context()
         self.facts: list[z3.BoolRef] = []
         self.divisors: list[z3.ArithRef] = []
         self.over_approximated = False
@@ -41,24 +42,33 @@ class Definitions:
 
     def symbol(self, name: str, low: int) -> Term:
         """Return an unknown integer of at least `low`; the caller asserts that bound."""
-        return Term(z3.Int(name), low, self)
+        return Term(z3.Int(name, self.context), low, self)
 
     def switch(self, name: str) -> Truth:
         """Return an unknown truth value."""
-        return Truth(z3.Bool(name), self)
+        return Truth(z3.Bool(name, self.context), self)
 
     def lift(self, value: object) -> Term:
         """Return a plain integer as a term, and a term as it is."""
         if isinstance(value, Term):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
-            return Term(z3.IntVal(value), value, self)
+            return Term(z3.IntVal(value, self.context), value, self)
         message = f"a formula used {value!r} as a size"
+        raise TypeError(message)
+
+    def truth(self, value: object) -> z3.BoolRef:
+        """Return the Z3 form of a truth value, symbolic or not."""
+        if isinstance(value, Truth):
+            return value.expr
+        if isinstance(value, bool):
+            return z3.BoolVal(value, self.context)
+        message = f"a formula used {value!r} as a truth value"
         raise TypeError(message)
 
     def _fresh(self, stem: str, low: int | None) -> Term:
         self._count += 1
-        return Term(z3.Int(f"{stem}!{self._count}"), low, self)
+        return Term(z3.Int(f"{stem}!{self._count}", self.context), low, self)
 
     def _once(self, operation: str, left: z3.ArithRef, right: z3.ArithRef, make: Callable[[], Term]) -> Term:
         """Define the result of an operation on the same operands only once."""
@@ -122,7 +132,7 @@ class Definitions:
         return self._once("gcd", left.expr, right.expr, define)
 
     def _power_of_two_divisor(self, power: int, value: Term) -> tuple[Term, Term]:
-        divisor, cofactor = z3.IntVal(1), z3.IntVal(power)
+        divisor, cofactor = z3.IntVal(1, self.context), z3.IntVal(power, self.context)
         candidate = 2
         while candidate <= power:
             divides = value.expr % candidate == 0
@@ -172,16 +182,16 @@ class Truth(Symbolic):
         known = next(o for o in operands if isinstance(o, Truth)).definitions
         match operation:
             case "all_of":
-                return Truth(z3.And(*map(truth_expr, operands)), known)
+                return Truth(z3.And(*map(known.truth, operands)), known)
             case "any_of":
-                return Truth(z3.Or(*map(truth_expr, operands)), known)
+                return Truth(z3.Or(*map(known.truth, operands)), known)
             case "negation":
-                return Truth(z3.Not(truth_expr(operands[0])), known)
+                return Truth(z3.Not(known.truth(operands[0])), known)
             case "where":
                 condition, yes, no = operands
                 if isinstance(yes, bool | Truth):
-                    return Truth(z3.If(truth_expr(condition), truth_expr(yes), truth_expr(no)), known)
-                return _choose(truth_expr(condition), known.lift(yes), known.lift(no))
+                    return Truth(z3.If(known.truth(condition), known.truth(yes), known.truth(no)), known)
+                return _choose(known.truth(condition), known.lift(yes), known.lift(no))
         message = f"{operation} is not an operation on truth values"
         raise TypeError(message)
 
@@ -296,16 +306,6 @@ class Term(Symbolic):
                 return Term(larger.expr, max(lows, default=None), first.definitions)
         message = f"{operation} is not an operation on sizes"
         raise TypeError(message)
-
-
-def truth_expr(value: object) -> z3.BoolRef:
-    """Return the Z3 form of a truth value, symbolic or not."""
-    if isinstance(value, Truth):
-        return value.expr
-    if isinstance(value, bool):
-        return z3.BoolVal(value)
-    message = f"a formula used {value!r} as a truth value"
-    raise TypeError(message)
 
 
 def _choose(condition: z3.BoolRef, yes: Term, no: Term) -> Term:

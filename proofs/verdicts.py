@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from invariants import (
+    COLUMN_FITS,
     INVARIANTS,
     SPEC_KINDS,
     Invariant,
@@ -22,8 +23,6 @@ __all__ = [
     "EXIT_CODES",
     "EXIT_INTERNAL",
     "EXIT_USAGE",
-    "READ_BY_KERNEL",
-    "READ_BY_KERNEL_SENTENCE",
     "Counterexample",
     "Obligation",
     "Outcome",
@@ -52,11 +51,6 @@ class Verdict(enum.Enum):
     """Not asked: the pinned values leave no legal case of this spec."""
 
 
-READ_BY_KERNEL = "read-by-kernel"
-READ_BY_KERNEL_SENTENCE = (
-    "not a rule but what column-fits speaks of: the position or state is one that a kernel reads for the "
-    "request (a position with a slot that the step can attend to; one of the running states)"
-)
 EXIT_USAGE = 2
 EXIT_INTERNAL = 5
 _SEVERITY = (
@@ -88,7 +82,23 @@ class Obligation:
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Return the parameters that the claim quantifies over, without those the release fixes."""
-        return tuple(p for p in parameters_for(self.kind) if p.name not in self.release.constants)
+        every = parameters_for(self.kind, self.invariant.parts)
+        return tuple(p for p in every if p.name not in self.release.constants)
+
+    @property
+    def label(self) -> str:
+        """The claim's full name, which no other claim of the same kind has."""
+        return self.invariant.label
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """One step of a row's life: its name, what it was given, and the row before and after it."""
+
+    name: str
+    given: Mapping[str, int | bool]
+    before: Mapping[str, int | bool]
+    after: Mapping[str, int | bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,9 @@ class Counterexample:
         summary: one sentence with the numbers that clash.
         smallest: whether each value was shown to be the smallest that fails, in the order of the
             parameters, after the usual values were kept where the fault remains.
+        trace: for a claim about a step, how a row comes from its start to the state that the step breaks;
+            the last one is that step. Empty where there is nothing of the kind.
+        reached: what a bounded search said of whether such a state is reached at all; empty if none was made.
     """
 
     values: Mapping[str, int | bool]
@@ -109,6 +122,8 @@ class Counterexample:
     chain: tuple[tuple[str, str, str], ...]
     summary: str
     smallest: bool
+    trace: tuple[TraceStep, ...] = ()
+    reached: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +131,9 @@ class Outcome:
     """What became of one obligation.
 
     `used` and `unused` are names of assumptions, from the solver's unsatisfiable core; they are known
-    only of a proof.
+    only of a proof. `witness` is a case that meets every assumption and comes as close to breaking the claim
+    as `slack` says: 0 units if a row that is one entry narrower would not do. `slack` is None where nothing is
+    counted or the solver did not tell.
     """
 
     verdict: Verdict
@@ -126,6 +143,8 @@ class Outcome:
     seconds: float = 0.0
     rlimit: int = 0
     counterexample: Counterexample | None = field(default=None)
+    witness: Mapping[str, int | bool] | None = None
+    slack: int | None = None
 
 
 def obligations(
@@ -153,8 +172,12 @@ def not_asked(
     invariants: Iterable[Invariant],
     runners: Iterable[Runner],
 ) -> tuple[str, ...]:
-    """Return a line for each claim that a selection leaves out, with the reason."""
-    wanted, claims, asked = set(kinds), tuple(invariants), set(runners)
+    """Return a line for each claim that a selection leaves out, with the reason.
+
+    A claim that says nothing of a type of spec leaves nothing out; only `column-fits` itself is made of all.
+    """
+    wanted, asked = set(kinds), set(runners)
+    claims = [i for i in invariants if i is COLUMN_FITS]
     lines = []
     for kind in SPEC_KINDS:
         if kind not in wanted or kind in release.absent:

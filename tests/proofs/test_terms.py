@@ -18,7 +18,7 @@ from invariants.arithmetic import (
     round_up,
     where,
 )
-from proofs.terms import Definitions, truth_expr
+from proofs.terms import Definitions
 
 values = st.integers(-300, 300)
 divisors = st.integers(1, 40)
