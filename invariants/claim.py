@@ -51,6 +51,7 @@ class Invariant:
         margin: how many units are to spare; the claim fails exactly where this is negative. None where
             nothing is counted.
         waives: names of rules that it does not take as given.
+        nearest: which counterexamples are shown first, if there are any such: those closest to what happens.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Invariant:
     givens: tuple[Given, ...] = ()
     margin: Callable[[Case, Release, Runner], int] | None = None
     waives: frozenset[str] = frozenset()
+    nearest: tuple[_Holds, ...] = ()
 
     @property
     def label(self) -> str:

@@ -122,7 +122,10 @@ def now(case: Case, release: Release, runner: Runner) -> Now:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kind of step: when it may be taken, what it leaves, and whether a forward pass reads the row in it."""
+    """One kind of step: when it may be taken and what it leaves.
+
+    `runs` says whether a forward pass reads the row in it, `given` which parts of the `Move` it looks at.
+    """
 
     name: str
     sentence: str
@@ -130,6 +133,7 @@ class Step:
     allowed: Callable[[Now], bool]
     after: Callable[[Now], RowState]
     runs: bool = True
+    given: tuple[str, ...] = ()
 
 
 def _handed_over(at: Now, known: int, computed: int) -> RowState:
@@ -242,7 +246,7 @@ def _may_append_chunk(at: Now) -> bool:
         state.running,
         state.resumable,
         at.deployment.num_sampled_tokens == 1,
-        state.computed_tokens + 1 <= state.known_tokens,
+        state.computed_tokens + 1 == state.known_tokens,
         at.move.chunk_tokens <= at.longest,
         any_of(known <= at.longest, _unbounded(at)),
         at.start == state.computed_tokens,
@@ -264,6 +268,7 @@ STEPS: tuple[Step, ...] = (
         "scheduler:1306-1345, :1566",
         _may_admit,
         _admit,
+        given=("prompt_tokens", "hit_tokens", "external_tokens"),
     ),
     Step(
         "reuse",
@@ -271,6 +276,7 @@ STEPS: tuple[Step, ...] = (
         "table:124-146 (overwrite)",
         lambda at: all_of(_may_admit(at), at.state.counted_blocks >= 1),
         _admit,
+        given=("prompt_tokens", "hit_tokens", "external_tokens"),
     ),
     Step(
         "prefill-chunk",
@@ -292,6 +298,7 @@ STEPS: tuple[Step, ...] = (
         "scheduler:840-858; rejected tokens give back no blocks",
         _may_speculate,
         _speculate,
+        given=("accepted_tokens",),
     ),
     Step(
         "preempt",
@@ -307,6 +314,7 @@ STEPS: tuple[Step, ...] = (
         "scheduler:1306-1345 (no clip to max_model_len), :1642-1644",
         _may_resume,
         _resume,
+        given=("hit_tokens", "external_tokens", "accepted_tokens"),
     ),
     Step(
         "session-chunk",
@@ -314,6 +322,7 @@ STEPS: tuple[Step, ...] = (
         "scheduler:1879-1919, :1306 (no clip to max_model_len)",
         _may_append_chunk,
         lambda at: _handed_over(at, at.known_after(_session_tokens(at)), at.end),
+        given=("chunk_tokens",),
     ),
     Step(
         "finish",
@@ -392,6 +401,16 @@ def _runners(spec: Spec) -> tuple[Runner, ...]:
     return tuple(runner for runner in spec.runners if runner in spec.column_runners)
 
 
+def _no_further_than(beyond: int) -> Callable[[Case, Release, Runner], bool]:
+    """Prefer a row whose request is not, or hardly, beyond max_model_len before the step."""
+    return lambda case, _release, _runner: (
+        case.part(RowState).known_tokens <= case.deployment.max_model_len + beyond
+    )
+
+
+_NEAREST = (_no_further_than(0), _no_further_than(1))
+
+
 def _givens(step: Step) -> tuple[Given, ...]:
     return (
         _BEFORE,
@@ -419,6 +438,7 @@ def _claim(step: Step) -> Invariant:
             - step.after(now(case, release, runner)).counted_blocks * case.spec.expansion
         ),
         waives=_WAIVED,
+        nearest=_NEAREST,
     )
 
 
@@ -482,6 +502,7 @@ def _reads(step: Step) -> Invariant:
             width_of(case, release, runner) - _read(case, release, runner) - 1
         ),
         waives=_WAIVED,
+        nearest=_NEAREST,
     )
 
 

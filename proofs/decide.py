@@ -13,6 +13,7 @@ import z3
 from invariants import Case, Parameter, build_case
 from proofs.chain import explain
 from proofs.problem import SIZES, Problem, build_problem
+from proofs.reach import speaks_of_a_step, trace_to
 from proofs.verdicts import Obligation, Outcome, Verdict
 
 __all__ = ["RLIMIT", "decide", "exclusion"]
@@ -67,6 +68,8 @@ class _Session:
     pins: Mapping[str, int | bool]
     rlimit: int = 0
     context: z3.Context = field(default_factory=z3.Context)
+    nearest: int | None = None
+    """Which of the claim's preferences the counterexample keeps; None if it keeps none."""
 
     def decide(self) -> Outcome:
         problem = build_problem(self.obligation, self.pins, self.context)
@@ -251,10 +254,20 @@ class _Session:
 
     def _refute(self, found: Values) -> Outcome:
         """Make the case small, and trust it only if it also fails in plain Python."""
+        for self.nearest in range(len(self.obligation.invariant.nearest)):
+            answer, nearer = self._failing(self.pins)
+            if answer == z3.sat:
+                found = nearer
+                break
+        else:
+            self.nearest = None
         values, smallest = self._shrink(found)
         if problem := self._replay(values):
             return Outcome(Verdict.ERROR, f"the solver's case does not replay: {problem}; {values}")
         found_case = explain(self.obligation, values, smallest=smallest)
+        if speaks_of_a_step(self.obligation):
+            trace, reached = trace_to(self.obligation, values)
+            found_case = dataclasses.replace(found_case, trace=trace, reached=reached)
         return Outcome(Verdict.REFUTED, counterexample=found_case)
 
     def _replay(self, values: Mapping[str, int | bool]) -> str | None:
@@ -276,6 +289,8 @@ class _Session:
         problem = build_problem(self.obligation, fixed, self.context)
         solver = self._solver(problem)
         solver.add(z3.Not(problem.goal))
+        if self.nearest is not None:
+            solver.add(problem.nearest[self.nearest])
         if bound is not None:
             name, at_most = bound
             solver.add(problem.symbols[name].expr <= at_most)

@@ -1,4 +1,4 @@
-"""Decide many obligations at once, each in a child process of its own that can be killed."""
+"""Decide many obligations at once, a few in each child process, which is killed if one takes too long."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from proofs.verdicts import Obligation, Outcome, Verdict
 
 __all__ = ["decide_all"]
 
+_MOST_PER_CHILD = 8
+"""Obligations that one process decides, each in a solver context of its own: a start costs more than most."""
 _PULSE_SECONDS = 0.1
 _WALL_SECONDS = 60.0
 """After this a child is killed, whatever the solver's own limits made of it."""
@@ -37,7 +39,9 @@ class _Question:
 
 @dataclass(slots=True)
 class _Child:
-    index: int
+    """A process that decides a few obligations in turn; `waiting` are those it has not answered for yet."""
+
+    waiting: list[int]
     process: BaseProcess
     answers: Connection
     deadline: float
@@ -57,22 +61,32 @@ def decide_all(
     which is called several times a second.
     """
     context = _context()
-    waiting = list(enumerate(obligations))[::-1]
-    running: list[_Child] = []
     limit = jobs or os.cpu_count() or 1
+    size = max(1, min(_MOST_PER_CHILD, len(obligations) // (4 * limit)))
+    every = list(range(len(obligations)))
+    batches = [every[start : start + size] for start in range(0, len(every), size)][::-1]
+    running: list[_Child] = []
     try:
-        while waiting or running:
-            while waiting and len(running) < limit:
-                index, obligation = waiting.pop()
-                running.append(_start(context, index, _question(obligation, pins), wall_seconds))
+        while batches or running:
+            while batches and len(running) < limit:
+                batch = batches.pop()
+                questions = [_question(obligations[index], pins) for index in batch]
+                running.append(_start(context, batch, questions, wall_seconds))
             nearest = min(child.deadline for child in running) - time.monotonic()
             wait([child.answers for child in running], timeout=min(max(0.0, nearest), _PULSE_SECONDS))
             pulse()
             for child in list(running):
                 outcome = _outcome(child, wall_seconds)
-                if outcome is not None:
+                if outcome is None:
+                    continue
+                index = child.waiting.pop(0)
+                child.deadline = time.monotonic() + wall_seconds
+                if child.process.exitcode is not None or not child.waiting:
+                    child.process.join()
                     running.remove(child)
-                    yield child.index, outcome
+                    if child.waiting:
+                        batches.append(child.waiting)
+                yield index, outcome
     finally:
         for child in running:
             child.process.kill()
@@ -91,26 +105,29 @@ def _question(obligation: Obligation, pins: Mapping[str, int | bool]) -> _Questi
     )
 
 
-def _start(context: BaseContext, index: int, question: _Question, wall_seconds: float) -> _Child:
+def _start(
+    context: BaseContext, batch: list[int], questions: Sequence[_Question], wall_seconds: float
+) -> _Child:
     answers, answer = context.Pipe(duplex=False)
     process = context.Process(  # type: ignore[attr-defined]  # every concrete context has it
-        target=_run, args=(answer, question), daemon=True
+        target=_run, args=(answer, questions), daemon=True
     )
     with _interrupts_blocked():  # half a hand-over would make the fork server complain
         process.start()
     answer.close()
-    return _Child(index, process, answers, time.monotonic() + wall_seconds)
+    return _Child(batch, process, answers, time.monotonic() + wall_seconds)
 
 
-def _run(answer: Connection, question: _Question) -> None:
-    """Decide one obligation; this is a child process's whole life."""
+def _run(answer: Connection, questions: Sequence[_Question]) -> None:
+    """Decide some obligations one after the other; this is a child process's whole life."""
     from proofs.decide import decide  # noqa: PLC0415  # the parent of a fork server needs no solver
 
-    asked = claim(question.invariant)
-    known = {r.name: r for r in RELEASES}.get(question.release) or load_width(question.release)
-    obligation = Obligation(question.kind, asked, Runner(question.runner), known)
-    with suppress(OSError):  # nobody waits for the answer any more
-        answer.send(decide(obligation, question.pins))
+    releases = {r.name: r for r in RELEASES}
+    for question in questions:
+        known = releases.get(question.release) or load_width(question.release)
+        obligation = Obligation(question.kind, claim(question.invariant), Runner(question.runner), known)
+        with suppress(OSError):  # nobody waits for the answer any more
+            answer.send(decide(obligation, question.pins))
 
 
 def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:
@@ -121,8 +138,7 @@ def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:
         except EOFError:
             child.process.join()
             code = child.process.exitcode
-            outcome = Outcome(Verdict.ERROR, f"the solver's process ended with code {code}")
-        child.process.join()
+            return Outcome(Verdict.ERROR, f"the solver's process ended with code {code}")
         return outcome
     if time.monotonic() < child.deadline:
         return None

@@ -34,6 +34,7 @@ class Problem:
             configuration alone. None where the goal is asked at once.
         configuration: the names of the assumptions about the configuration.
         margin: how many units the claim has to spare, where it counts any.
+        nearest: preferences for a counterexample.
     """
 
     symbols: Mapping[str, Term | Truth]
@@ -45,6 +46,7 @@ class Problem:
     cut: z3.BoolRef | None
     configuration: frozenset[str]
     margin: z3.ArithRef | None
+    nearest: tuple[z3.BoolRef, ...]
 
     def isolated(self) -> list[z3.BoolRef]:
         """Return the definitions that cut, goal and steps rest on; leaving out the others is always sound."""
@@ -110,6 +112,7 @@ def build_problem(
         goal=definitions.truth(claim.holds(case, release, runner)),
         cut=None if (cut := cut_for(claim, case, runner)) is None else definitions.truth(cut),
         configuration=frozenset(a.name for a in claim.assumptions(case.spec) if not a.about_request),
+        nearest=tuple(definitions.truth(near(case, release, runner)) for near in claim.nearest),
         margin=None if claim.margin is None else definitions.lift(claim.margin(case, release, runner)).expr,
     )
 

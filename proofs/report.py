@@ -73,7 +73,25 @@ def _counterexample_lines(found: Counterexample) -> list[str]:
         f"{_INDENT}{kind}: {values}",
         *(f"{_INDENT}{side:9}  {quantity:{width}} = {line}" for side, quantity, line in found.chain),
         f"{_INDENT}{found.summary}",
+        *_trace_lines(found),
     ]
+
+
+def _trace_lines(found: Counterexample) -> list[str]:
+    """Return the steps that lead to the fault, each with what it was given and what it changed in the row."""
+    if not found.reached:
+        return []
+    lines = [f"{_INDENT}{found.reached}{':' * bool(found.trace)}"]
+    for number, step in enumerate(found.trace, 1):
+        given = ", ".join(f"{name} {_shown(value)}" for name, value in step.given.items())
+        changed = ", ".join(
+            f"{name} {_shown(step.before[name])} -> {_shown(step.after[name])}"
+            for name in step.after
+            if step.before[name] != step.after[name]
+        )
+        lines.append(f"{_INDENT}  {number}. {step.name:13} {given}")
+        lines.append(f"{_INDENT}     {'':13} {changed or 'nothing changes'}")
+    return lines
 
 
 def _shown(value: int | bool) -> str:
@@ -167,6 +185,11 @@ def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
             ],
             "summary": found.summary,
             "smallest": found.smallest,
+            "reached": found.reached,
+            "trace": [
+                {"step": s.name, "given": dict(s.given), "before": dict(s.before), "after": dict(s.after)}
+                for s in found.trace
+            ],
         }
     return entry
 

@@ -39,8 +39,10 @@ def steps_for(claim: Invariant, case: Case, release: Release, runner: Runner) ->
 
 
 def cut_for(claim: Invariant, case: Case, runner: Runner) -> bool | None:
-    """Return what a column claim needs of the request: with it the goal is about the configuration alone."""
+    """Return what a claim needs of the request: with it the goal is about the configuration alone."""
     layer = case.spec.inner if isinstance(case.spec, UniformTypeSpec) else case.spec
+    if claim.label == "slots-distinct" and isinstance(layer, AttentionSpec):
+        return case.access.position < case.part(OtherPosition).other_position
     if (
         claim.name != "column-fits"
         or not isinstance(layer, AttentionSpec)
