@@ -27,6 +27,7 @@ from invariants.releases import (
     max_num_tokens,
     max_request,
     release,
+    row_spec,
     row_width,
 )
 from invariants.specs import (
@@ -39,6 +40,7 @@ from invariants.specs import (
     HiddenStateCacheSpec,
     HiSparseHotSpec,
     HiSparseResidentSpec,
+    KpoolTailSpec,
     MambaAlignSpec,
     MambaAllSpec,
     MambaNoneSpec,
@@ -74,6 +76,7 @@ __all__ = [
     "IllegalDeployment",
     "Invariant",
     "InvariantsError",
+    "KpoolTailSpec",
     "MLAAttentionSpec",
     "MambaAlignSpec",
     "MambaAllSpec",
@@ -101,5 +104,6 @@ __all__ = [
     "parameters_for",
     "release",
     "require_legal",
+    "row_spec",
     "row_width",
 ]

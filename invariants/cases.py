@@ -31,6 +31,7 @@ _LAYER_TYPES: tuple[type[specs.Spec], ...] = (
     specs.MambaAlignSpec,
     specs.MambaAllSpec,
     specs.CircularBufferSpec,
+    specs.KpoolTailSpec,
     specs.HiSparseHotSpec,
     specs.HiSparseResidentSpec,
 )

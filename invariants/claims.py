@@ -30,7 +30,7 @@ class Invariant:
 
 
 def _row_fits(case: Case, release: Release, runner: Runner) -> bool:
-    needed = entries(case.deployment, case.spec, case.request)
+    needed = entries(case.deployment, case.spec, case.request, release=release)
     return needed <= row_width(case.deployment, case.spec, runner=runner, release=release)
 
 

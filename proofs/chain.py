@@ -206,7 +206,7 @@ def explain(obligation: Obligation, values: dict[str, int | bool], *, smallest: 
 
 def _clash(obligation: Obligation, case: Case, width: int) -> tuple[str, str, Traced, str]:
     if obligation.invariant.name == "row-fits":
-        count = Traced.lift(entries(case.deployment, case.spec, case.request))
+        count = Traced.lift(entries(case.deployment, case.spec, case.request, release=obligation.release))
         excess = count.value - width
         tokens = Traced.lift(case.request.num_tokens).value
         return (

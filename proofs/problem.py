@@ -48,10 +48,13 @@ class Problem:
         return values
 
 
-def build_problem(obligation: Obligation, pins: Mapping[str, int | bool]) -> Problem:
+def build_problem(
+    obligation: Obligation, pins: Mapping[str, int | bool], *, with_steps: bool = True
+) -> Problem:
     """Run the formulas of `invariants` on symbols and collect what the solver needs.
 
-    Pinned parameters are plain numbers, so that arithmetic on them is done before the solver sees it.
+    The steps help to prove the claim and are no part of what it says; they can be left out. Pinned
+    parameters are plain numbers, so that arithmetic on them is done before the solver sees it.
     """
     definitions = Definitions()
     fixed = {**obligation.release.constants, **pins}
@@ -67,12 +70,13 @@ def build_problem(obligation: Obligation, pins: Mapping[str, int | bool]) -> Pro
         )
     values = {**fixed, **symbols}
     case = build_case(obligation.kind, values)
+    steps = steps_for(case, obligation.release, obligation.runner) if with_steps else ()
     return Problem(
         symbols=symbols,
         fixed={name: fixed[name] for name in case.values() if name in fixed},
         assumptions=_assumptions(obligation, case),
         definitions=definitions,
-        steps=tuple(truth_expr(step) for step in steps_for(case, obligation.release, obligation.runner)),
+        steps=tuple(truth_expr(step) for step in steps),
         goal=truth_expr(obligation.invariant.holds(case, obligation.release, obligation.runner)),
     )
 
@@ -80,7 +84,7 @@ def build_problem(obligation: Obligation, pins: Mapping[str, int | bool]) -> Pro
 def _assumptions(obligation: Obligation, case: Case) -> dict[str, z3.BoolRef]:
     givens = {
         assumption.name: truth_expr(assumption.holds(case, obligation.release))
-        for assumption in assumptions_for(case.spec)
+        for assumption in assumptions_for(case.spec, obligation.release)
     }
     if obligation.invariant.given is not None:
         givens[READ_BY_KERNEL] = truth_expr(obligation.invariant.given(case))

@@ -7,8 +7,9 @@ and the steps before it, and it is dropped otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from invariants import AttentionSpec, Case, Release, Runner, UniformTypeSpec
+from invariants import AttentionSpec, Case, Release, Runner, UniformTypeSpec, row_spec
 from invariants.arithmetic import all_of, cdiv, modulo
 
 __all__ = ["steps_for"]
@@ -16,6 +17,7 @@ __all__ = ["steps_for"]
 
 def steps_for(case: Case, release: Release, runner: Runner) -> Iterator[bool]:
     """Yield claims about a case, each easier than the goal, in the order in which they are proved."""
+    case = replace(case, spec=row_spec(case.spec, release=release))
     yield from _padding_only_widens(case, release, runner)
     layer = case.spec.inner if isinstance(case.spec, UniformTypeSpec) else case.spec
     if isinstance(layer, AttentionSpec):
