@@ -206,10 +206,12 @@ def _main_matrix(options: argparse.Namespace) -> int:
     console = Console(highlight=False, markup=False, width=_WIDE)
     pins = _pins(options.at, RELEASES[0], asked)
     excluded = fixed_otherwise(asked, pins)
-    shared = shared_claims({i: o for i, o in enumerate(asked) if i not in excluded}, pins)
-    if pins:
-        alone = {i: o for i, o in enumerate(asked) if i not in excluded and i not in shared}
-        excluded |= _excluded(alone, pins)
+    with _Signals.hold():
+        asked_here = {i: o for i, o in enumerate(asked) if i not in excluded}
+        shared = shared_claims(asked_here, pins, pulse=_Signals.raise_if_seen)
+        if pins:
+            excluded |= _excluded({i: o for i, o in asked_here.items() if i not in shared}, pins)
+    _Signals.raise_if_seen()
     report = _report(options.json, ALL, pins, asked, shared)
     if options.emit_test:
         _write(options.emit_test, "")

@@ -8,7 +8,7 @@ not differ. Such a claim is decided once, for the first that makes it, and the o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,22 @@ def fixed_otherwise(asked: Sequence[Obligation], pins: Mapping[str, int | bool])
     return left_out
 
 
-def shared_claims(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -> dict[int, int]:
-    """Map each claim that an earlier one decides along with itself to that earlier one."""
+def shared_claims(
+    asked: Mapping[int, Obligation],
+    pins: Mapping[str, int | bool],
+    *,
+    pulse: Callable[[], None] = lambda: None,
+) -> dict[int, int]:
+    """Map each claim that an earlier one decides along with itself to that earlier one.
+
+    `pulse` is called before each; an exception in it ends the search.
+    """
     from proofs.problem import build_problem  # noqa: PLC0415  # needs the solver
 
     first: dict[tuple[object, ...], int] = {}
     shared, kept = {}, []
     for index, obligation in asked.items():
+        pulse()
         problem = build_problem(obligation, pins, with_steps=False)
         kept.append(problem)  # the solver numbers equal expressions alike for as long as they live
         key = (
