@@ -186,7 +186,7 @@ def _column_030(deployment: Deployment, spec: Spec, access: Access, runner: Runn
     """0.30: V2 maps a pooled tail by position like any attention group, although its row is one block.
 
     0.31 switches that mapping off. The tail's own builder computes the slots anew and does not use what was
-    read (`v1/attention/backends/mla/indexer.py`:637-710). Source: interface:267-274, 971-989; table:335-355.
+    read (`v1/attention/backends/mla/indexer.py`:637-710). Source: interface:267-274, 971-989; table:326-347.
     """
     layer = _layer(spec)
     if isinstance(layer, KpoolTailSpec):
@@ -206,7 +206,7 @@ def _column_before_029(deployment: Deployment, spec: Spec, access: Access, runne
 
 
 def _column_025(deployment: Deployment, spec: Spec, access: Access, runner: Runner) -> int:
-    """0.25: V1 divides as V2 does, by pcp too. Source: table:273 (V2), v1 table:145-160, 361-366 (V1)."""
+    """0.25: V1 divides as V2 does, by pcp too. Source: table:283 (V2), v1 table:148, 355-366 (V1)."""
     layer = _layer(spec)
     if runner is Runner.V2 or not isinstance(layer, AttentionSpec) or isinstance(layer, CrossAttentionSpec):
         return _column_before_029(deployment, spec, access, runner)
@@ -240,7 +240,8 @@ class Release:
         absent: names of the spec kinds that it does not have.
         rows_hold_kernel_blocks: whether a split manager block takes one entry per kernel block in the row.
             If not, the row holds manager blocks, and a table made from it repeats each column for its kernel
-            blocks: it is exactly as wide as the row, so what lies in the row lies in it.
+            blocks. What lies in the row lies in that table, which is narrower only where an encoder is
+            longer than `max_model_len`; then it cannot be made, and this is not modelled.
     """
 
     name: str

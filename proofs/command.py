@@ -558,7 +558,11 @@ def _print_list(console: Console, release: Release, asked: Sequence[Obligation])
         f"fixed by {release.name}",
         (f"{name} = {value}" for name, value in release.constants.items()),
     )
-    assumed = [f"{a.name}: {a.sentence} [{a.source}]" for a in ASSUMPTIONS]
+    assumed = [
+        f"{a.name}: {a.sentence} [{a.source}]"
+        for a in ASSUMPTIONS
+        if a.releases is None or release.name in a.releases
+    ]
     section("assumptions", [*assumed, f"{READ_BY_KERNEL}: {READ_BY_KERNEL_SENTENCE}"])
     section("invariants", (f"{i.name}: {i.sentence}" for i in INVARIANTS))
     section("releases", (f"{r.name}: {r.description}" for r in RELEASES))

@@ -328,3 +328,15 @@ def test_nothing_is_printed_of_a_table_before_all_of_it_is_known(capsys):
     assert not capsys.readouterr().out
     view.end(outcomes, 0.0)
     assert "PROVED" in capsys.readouterr().out
+
+
+def test_the_list_of_a_release_names_the_rules_that_it_alone_has():
+    listed = {
+        name: subprocess.run(
+            [*COMMAND[:-1], name, "--list"], capture_output=True, text=True, check=False
+        ).stdout
+        for name in ("vllm-0.25", "vllm-0.26")
+    }
+    rule = "no-prefix-search-under-context-parallelism: with prefix caching, sliding-window"
+    assert rule in listed["vllm-0.25"]
+    assert rule not in listed["vllm-0.26"]
