@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from invariants import (
     kind_of,
     max_request,
     require_legal,
+    row_spec,
     row_width,
 )
 
@@ -157,8 +159,9 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
         specs: one spec per cache group.
         row_widths: entries per row as the worker has them; `release`'s formula for `runner` if omitted.
         runner: which worker implementation makes the rows.
-        release: whose formulas stand in for a width that is not given; a name will do.
-        scheduler_entries: the most entries that the scheduler hands over per group; today's formula if
+        release: whose formulas stand in for a number that is not given, and whether entries are kernel
+            blocks; a name will do.
+        scheduler_entries: the most entries that the scheduler hands over per group; `release`'s formula if
             omitted.
 
     Raises:
@@ -173,17 +176,18 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
             raise GuardUsageError(message)
     for spec in specs:
         require_legal(deployment, spec, release=release)
+    specs = [row_spec(spec, release=release) for spec in specs]
     if row_widths is None:
         row_widths = [row_width(deployment, s, runner=runner, release=release) for s in specs]
     largest = max_request(deployment, release=release)
     if scheduler_entries is None:
-        scheduler_entries = [entries(deployment, spec, largest) for spec in specs]
+        scheduler_entries = [entries(deployment, spec, largest, release=release) for spec in specs]
     _check_numbers("row_widths", row_widths, specs)
     _check_numbers("scheduler_entries", scheduler_entries, specs)
     row_widths, scheduler_entries = [*map(index, row_widths)], [*map(index, scheduler_entries)]
 
     groups = [
-        _audit_group(deployment, largest, runner, group, spec, width, handed_over)
+        _audit_group(deployment, largest, runner, release, group, spec, width, handed_over)
         for group, (spec, width, handed_over) in enumerate(
             zip(specs, row_widths, scheduler_entries, strict=True)
         )
@@ -228,17 +232,19 @@ def _audit_group(  # noqa: PLR0913, PLR0917 - one row of the three lists, with w
     deployment: Deployment,
     largest: Request,
     runner: Runner,
+    release: Release | str,
     group: int,
     spec: Spec,
     width: int,
     handed_over: int,
 ) -> GroupAudit:
-    today = entries(deployment, spec, largest)
-    needed = max(today, handed_over)
+    needs = partial(entries, deployment, spec, release=release)
+    formula = needs(largest)
+    needed = max(formula, handed_over)
     kind = kind_of(spec)
     if needed <= width:
         return GroupAudit(group=group, kind=kind, row_width=width, entries_needed=needed)
-    first, of_encoder = _first_overflow(deployment, spec, largest, width)
+    first, of_encoder = _first_overflow(needs, largest, width)
     return Finding(
         group=group,
         kind=kind,
@@ -248,7 +254,7 @@ def _audit_group(  # noqa: PLR0913, PLR0917 - one row of the three lists, with w
         counts_encoder_tokens=of_encoder,
         side=_side(
             worker=width < row_width(deployment, spec, runner=runner),
-            scheduler=handed_over > today,
+            scheduler=handed_over > formula,
         ),
     )
 
@@ -259,13 +265,11 @@ def _side(*, worker: bool, scheduler: bool) -> Side:
     return Side.SCHEDULER if scheduler else Side.NEITHER
 
 
-def _first_overflow(
-    deployment: Deployment, spec: Spec, largest: Request, width: int
-) -> tuple[int | None, bool]:
+def _first_overflow(needs: Callable[[Request], int], largest: Request, width: int) -> tuple[int | None, bool]:
     """Return the smallest token count that overflows the row, and whether it is of encoder tokens."""
 
     def overflows(request: Request) -> bool:
-        return entries(deployment, spec, request) > width
+        return needs(request) > width
 
     if not overflows(largest):
         return None, False

@@ -30,6 +30,7 @@ from invariants.releases import (
     max_num_tokens,
     max_request,
     release,
+    row_spec,
     row_width,
 )
 from invariants.rows import COLUMN_FITS, ROW_FITS
@@ -43,6 +44,7 @@ from invariants.specs import (
     HiddenStateCacheSpec,
     HiSparseHotSpec,
     HiSparseResidentSpec,
+    KpoolTailSpec,
     MambaAlignSpec,
     MambaAllSpec,
     MambaNoneSpec,
@@ -79,6 +81,7 @@ __all__ = [
     "Invariant",
     "InvariantsError",
     "LIFECYCLE",
+    "KpoolTailSpec",
     "MLAAttentionSpec",
     "MambaAlignSpec",
     "MambaAllSpec",
@@ -114,5 +117,6 @@ __all__ = [
     "parameters_for",
     "release",
     "require_legal",
+    "row_spec",
     "row_width",
 ]

@@ -18,9 +18,11 @@ from invariants.releases import TODAY, Release, max_num_tokens
 from invariants.releases import release as release_named
 from invariants.specs import (
     AttentionSpec,
+    ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     MambaNoneSpec,
     MambaSpec,
+    SlidingWindowSpec,
     Spec,
     UniformTypeSpec,
 )
@@ -54,7 +56,7 @@ class Assumption:
     """One rule that every legal deployment and reachable request keeps.
 
     `applies` looks at the layer type only; `holds` is arithmetic over the case. One that is not about
-    the request is about the configuration alone.
+    the request is about the configuration alone. One that names releases is a rule of those alone.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Assumption:
     holds: Callable[[Case, Release], bool]
     applies: Callable[[Spec], bool] = lambda _layer: True
     about_request: bool = False
+    releases: frozenset[str] | None = None
 
 
 def _layer(case: Case) -> Spec:
@@ -103,6 +106,15 @@ def _interleave_divides(case: Case, _release: Release) -> bool:
 def _cross_attention_is_not_sharded(case: Case, _release: Release) -> bool:
     layer = cast("AttentionSpec", _layer(case))
     return any_of(case.deployment.decode_context_parallel_size == 1, negation(layer.dcp_sharded))
+
+
+def _no_context_parallelism(case: Case, _release: Release) -> bool:
+    deployment = case.deployment
+    return all_of(deployment.decode_context_parallel_size == 1, deployment.prefill_context_parallel_size == 1)
+
+
+def _no_search_under_context_parallelism(case: Case, release: Release) -> bool:
+    return any_of(negation(case.deployment.enable_prefix_caching), _no_context_parallelism(case, release))
 
 
 def _prefix_caching_matches_mode(case: Case, _release: Release) -> bool:
@@ -164,6 +176,23 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         lambda layer: isinstance(layer, CrossAttentionSpec),
     ),
     Assumption(
+        "one-group-under-context-parallelism",
+        "cross attention, which is never a model's only group, is served without dcp and pcp",
+        "vLLM 0.25.1 v1/core/kv_cache_utils.py:634-638, which refuses several groups under either",
+        _no_context_parallelism,
+        lambda layer: isinstance(layer, CrossAttentionSpec),
+        releases=frozenset({"vllm-0.25"}),
+    ),
+    Assumption(
+        "no-prefix-search-under-context-parallelism",
+        "with prefix caching, sliding-window, chunked-local and Mamba groups are served without dcp and pcp",
+        "vLLM 0.25.1 v1/core/single_type_kv_cache_manager.py:703-704, :936-937 and :1057-1058, asserted when "
+        "a prompt is looked up in the cache",
+        _no_search_under_context_parallelism,
+        lambda layer: isinstance(layer, SlidingWindowSpec | ChunkedLocalAttentionSpec | MambaSpec),
+        releases=frozenset({"vllm-0.25"}),
+    ),
+    Assumption(
         "cache-mode",
         "Mamba keeps states by position exactly when prefix caching is on",
         "vLLM 0.33 model_executor/models/config.py:763-787",
@@ -182,15 +211,19 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
 """Every assumption, in the order in which they are checked and printed."""
 
 
-def assumptions_for(spec: Spec) -> tuple[Assumption, ...]:
-    """Return the assumptions that speak about this type of spec."""
+def assumptions_for(spec: Spec, release: Release = TODAY) -> tuple[Assumption, ...]:
+    """Return the assumptions that speak about this type of spec in this release."""
     layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
-    return tuple(assumption for assumption in ASSUMPTIONS if assumption.applies(layer))
+    return tuple(
+        assumption
+        for assumption in ASSUMPTIONS
+        if assumption.applies(layer) and (assumption.releases is None or release.name in assumption.releases)
+    )
 
 
 def broken_assumptions(case: Case, release: Release = TODAY) -> tuple[Assumption, ...]:
     """Return the assumptions that a concrete case breaks, in the order of `ASSUMPTIONS`."""
-    return tuple(a for a in assumptions_for(case.spec) if not a.holds(case, release))
+    return tuple(a for a in assumptions_for(case.spec, release) if not a.holds(case, release))
 
 
 def require_legal(

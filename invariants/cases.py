@@ -41,6 +41,7 @@ _LAYER_TYPES: tuple[type[specs.Spec], ...] = (
     specs.MambaAlignSpec,
     specs.MambaAllSpec,
     specs.CircularBufferSpec,
+    specs.KpoolTailSpec,
     specs.HiSparseHotSpec,
     specs.HiSparseResidentSpec,
 )
@@ -60,6 +61,7 @@ REPRESENTATIVE_TYPES: tuple[type[specs.Spec], ...] = (
     specs.MambaAlignSpec,
     specs.MambaAllSpec,
     specs.CircularBufferSpec,
+    specs.KpoolTailSpec,
     specs.HiSparseHotSpec,
     specs.HiSparseResidentSpec,
 )

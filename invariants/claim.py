@@ -72,12 +72,12 @@ class Invariant:
         """The claim's full name: the family and, where it has several members, which."""
         return f"{self.name}/{self.part}" if self.part else self.name
 
-    def assumptions(self, spec: Spec) -> tuple[Assumption, ...]:
+    def assumptions(self, spec: Spec, release: Release) -> tuple[Assumption, ...]:
         """Return the named rules that the claim takes as given for a type of spec."""
-        return tuple(a for a in assumptions_for(spec) if a.name not in self.waives)
+        return tuple(a for a in assumptions_for(spec, release) if a.name not in self.waives)
 
     def broken(self, case: Case, release: Release, runner: Runner) -> tuple[str, ...]:
         """Return the names of what is assumed or given and does not hold in a concrete case."""
-        assumed = (a.name for a in self.assumptions(case.spec) if not a.holds(case, release))
+        assumed = (a.name for a in self.assumptions(case.spec, release) if not a.holds(case, release))
         given = (g.name for g in self.givens if not g.holds(case, release, runner))
         return (*assumed, *given)

@@ -53,6 +53,12 @@ class Deployment:
     block_table_token_alignment: int = size(
         "rows are padded to whole multiples of this many tokens", minimum=1, usual=128, default=128
     )
+    prefill_context_parallel_size: int = size(
+        "ranks that share a prompt's prefill (pcp); only vLLM 0.25 divides lists and rows by it",
+        minimum=1,
+        usual=1,
+        default=1,
+    )
 
     def interleave(self) -> int:
         """Return how many consecutive tokens one rank stores; without dcp the option means nothing.
@@ -66,7 +72,7 @@ class Deployment:
 
         Source: vLLM 0.33 `v1/worker/gpu/model_runner.py`:634-642 (V2) and
         `v1/worker/gpu_model_runner.py`:6850 (V1, which does not look at `max_source_positions`); the same
-        in every release from 0.26.
+        in every release from 0.25.
         """
         length = maximum(self.max_model_len, self.max_num_encoder_input_tokens)
         if runner is Runner.V1:

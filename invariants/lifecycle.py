@@ -18,7 +18,7 @@ from invariants.cases import REPRESENTATIVE_TYPES, Case
 from invariants.claim import Given, Invariant, Side
 from invariants.deployment import Deployment, Runner
 from invariants.parameters import size, switch
-from invariants.releases import Gap, Release, column, max_num_tokens
+from invariants.releases import Gap, Release, blocks, column, max_num_tokens, row_spec
 from invariants.rows import outside, plural, width_of
 from invariants.specs import (
     FullAttentionSpec,
@@ -108,7 +108,12 @@ class Now:
     @property
     def needed(self) -> int:
         """Blocks that the scheduler's list must have for this step."""
-        return self.case.spec.entries(self.deployment, self.case.request)
+        return blocks(self.deployment, self.case.spec, self.case.request, release=self.release)
+
+    @property
+    def expansion(self) -> int:
+        """Entries that the row spends on one manager block."""
+        return row_spec(self.case.spec, release=self.release).expansion
 
     def known_after(self, known: int) -> int:
         """Return the request's tokens after the pass, which samples once all that is known is computed."""
@@ -343,7 +348,7 @@ def row_invariant(at: Now, state: RowState) -> bool:
     known stays inside max_model_len (a session's tokens only where their number is checked); and a request that
     does not run holds no blocks.
     """
-    width, blocks = width_of(at.case, at.release, at.runner), at.case.spec.expansion
+    width, blocks = width_of(at.case, at.release, at.runner), at.expansion
     return all_of(
         any_of(negation(state.running), state.counted_blocks == state.listed_blocks),
         any_of(state.running, state.listed_blocks == 0),
@@ -369,7 +374,7 @@ def _keeps(step: Step, at: Now) -> bool:
 
 
 def _sides(step: Step, at: Now) -> tuple[Side, ...]:
-    after, blocks = step.after(at), at.case.spec.expansion
+    after, blocks = step.after(at), at.expansion
     needed = (Side("scheduler", "entries needed", at.needed * blocks),) if step.runs else ()
     return (
         Side("scheduler", "entries after", after.listed_blocks * blocks),
@@ -435,7 +440,7 @@ def _claim(step: Step) -> Invariant:
         givens=_givens(step),
         margin=lambda case, release, runner: (
             width_of(case, release, runner)
-            - step.after(now(case, release, runner)).counted_blocks * case.spec.expansion
+            - step.after(now(case, release, runner)).counted_blocks * now(case, release, runner).expansion
         ),
         waives=_WAIVED,
         nearest=_NEAREST,

@@ -63,8 +63,8 @@ _GATHER = _reader(
             "below-recorded-count",
             "the column is below the count that the worker recorded for the row "
             "[vLLM 0.33 v1/worker/gpu/block_table.py:300-330, which loops to the count, not to the width]",
-            lambda case, _release, _runner: (
-                case.access.state < entries(case.deployment, case.spec, case.request)
+            lambda case, release, _runner: (
+                case.access.state < entries(case.deployment, case.spec, case.request, release=release)
             ),
         ),
     ),

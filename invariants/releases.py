@@ -1,18 +1,21 @@
 """The releases whose formulas are described, and the two sides of every claim as each computes them.
 
-A release says where its worker differs from the formulas in `specs`, which are those of vLLM 0.29 to
-0.33. The faulty ones stay: they are what the checker must refute.
+A release says where its scheduler or worker differs from the formulas in `specs`, which are those of
+vLLM 0.29 to 0.33. The faulty ones stay: they are what the checker must refute.
 
 *runner* below is `v1/worker/gpu/model_runner.py` (V2), *v1* is `v1/worker/gpu_model_runner.py`,
-*v1 table* is `v1/worker/block_table.py`, each of the release that is named.
+*table* is `v1/worker/gpu/block_table.py`, *v1 table* is `v1/worker/block_table.py`, *manager* is
+`v1/core/single_type_kv_cache_manager.py`, *interface* is `v1/kv_cache_interface.py`, each of the release
+that is named.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from invariants.arithmetic import cdiv, common_divisor, maximum, round_up, where
 from invariants.deployment import Access, Deployment, Request, Runner, shards
@@ -21,6 +24,10 @@ from invariants.specs import (
     CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
+    KpoolTailSpec,
+    MambaAlignSpec,
+    MambaAllSpec,
+    MambaNoneSpec,
     MambaSpec,
     Spec,
     UniformTypeSpec,
@@ -31,15 +38,21 @@ __all__ = [
     "TODAY",
     "Gap",
     "Release",
+    "blocks",
     "column",
     "entries",
     "max_num_tokens",
     "max_request",
     "release",
+    "row_spec",
     "row_width",
 ]
 
 _Width = Callable[[Deployment, Spec, Runner], int]
+
+
+def _layer(spec: Spec) -> Spec:
+    return spec.inner if isinstance(spec, UniformTypeSpec) else spec
 
 
 def _padded(deployment: Deployment, spec: Spec, width: int) -> int:
@@ -123,12 +136,66 @@ def _width_026(deployment: Deployment, spec: Spec, runner: Runner) -> int:
     return _with_states(deployment, spec, width) if isinstance(spec, MambaSpec) else width
 
 
+def _ranks_025(deployment: Deployment) -> int:
+    """Return over how many ranks 0.25's scheduler and V1 spread every group, recurrent state included.
+
+    Source: vLLM 0.25 manager:67-71, `v1/worker/cp_utils.py`:47-58.
+    """
+    return deployment.decode_context_parallel_size * deployment.prefill_context_parallel_size
+
+
+def _width_025(deployment: Deployment, spec: Spec, runner: Runner) -> int:
+    """0.25: V2 as 0.26, V1 divides every group by dcp * pcp.
+
+    Source: runner:403-434, v1:7017-7048, v1 table:260-265. V2 refuses pcp (`config/vllm.py`:2048).
+    V1 keeps the table of its constructor when the only group has `cache_config.block_size` (v1:7050-7053);
+    that one lacks a Mamba group's draft states and is not modelled.
+    """
+    if runner is Runner.V2 or isinstance(spec, EncoderOnlyAttentionSpec):
+        return _width_026(deployment, spec, runner)
+    width = cdiv(deployment.row_length(runner), spec.tokens_per_block * _ranks_025(deployment))
+    if isinstance(spec, MambaSpec):
+        width = _with_states(deployment, spec, width)
+    return _padded_before_027(deployment, spec, width)
+
+
+def _entries_today(deployment: Deployment, spec: Spec, request: Request) -> int:
+    """Return the spec's own entries."""
+    return spec.entries(deployment, request)
+
+
+def _entries_025(deployment: Deployment, spec: Spec, request: Request) -> int:
+    """0.25: every manager multiplies its block size by dcp * pcp. Source: manager:67-71."""
+    layer = _layer(spec)
+    tokens = layer.tokens_per_block * _ranks_025(deployment)
+    match layer:
+        case AttentionSpec():
+            layer = replace(layer, block_size=tokens, dcp_sharded=False)
+        case MambaNoneSpec():
+            layer = replace(layer, mamba_block_size=tokens)
+        case MambaAlignSpec() | MambaAllSpec():
+            layer = replace(layer, block_size=tokens)
+    return layer.entries(deployment, request)
+
+
 def _column_today(deployment: Deployment, spec: Spec, access: Access, runner: Runner) -> int:
     """Return the spec's own column on V2, and for attention groups V1's on V1."""
-    layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
+    layer = _layer(spec)
     if runner is Runner.V1 and isinstance(layer, AttentionSpec):
         return layer.column_on_v1(deployment, access)
     return spec.column(deployment, access)
+
+
+def _column_030(deployment: Deployment, spec: Spec, access: Access, runner: Runner) -> int:
+    """0.30: V2 maps a pooled tail by position like any attention group, although its row is one block.
+
+    0.31 switches that mapping off. The tail's own builder computes the slots anew and does not use what was
+    read (`v1/attention/backends/mla/indexer.py`:637-710). Source: interface:267-274, 971-989; table:326-347.
+    """
+    layer = _layer(spec)
+    if isinstance(layer, KpoolTailSpec):
+        return access.position // (layer.block_size * deployment.decode_context_parallel_size)
+    return _column_today(deployment, spec, access, runner)
 
 
 def _column_before_029(deployment: Deployment, spec: Spec, access: Access, runner: Runner) -> int:
@@ -136,10 +203,18 @@ def _column_before_029(deployment: Deployment, spec: Spec, access: Access, runne
 
     Source: vLLM 0.28 `v1/worker/gpu/block_table.py`:305 (0.26:293, 0.27:299).
     """
-    layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
+    layer = _layer(spec)
     if runner is Runner.V1 or not isinstance(layer, AttentionSpec) or isinstance(layer, CrossAttentionSpec):
         return _column_today(deployment, spec, access, runner)
     return access.position // (layer.kernel_block_size * shards(deployment, layer.dcp_sharded))
+
+
+def _column_025(deployment: Deployment, spec: Spec, access: Access, runner: Runner) -> int:
+    """0.25: V1 divides as V2 does, by pcp too. Source: table:283 (V2), v1 table:148, 355-366 (V1)."""
+    layer = _layer(spec)
+    if runner is Runner.V2 or not isinstance(layer, AttentionSpec) or isinstance(layer, CrossAttentionSpec):
+        return _column_before_029(deployment, spec, access, runner)
+    return access.position // (layer.kernel_block_size * _ranks_025(deployment))
 
 
 def _longest_today(deployment: Deployment) -> int:
@@ -193,18 +268,30 @@ class Gap(enum.Enum):
 class Release:
     """A published version of an engine and where its formulas differ from today's.
 
-    `constants` are parameters that the release's source fixes; `absent` names the spec kinds that it
-    does not have; `gaps` what it leaves open as it ships.
+    Attributes:
+        width: the manager blocks that a worker's row has room for.
+        entries: the manager blocks that the scheduler hands over.
+        column: the column that a kernel addresses.
+        longest: the most tokens that a request can have computed and scheduled.
+        constants: parameters that the release's source fixes.
+        absent: names of the spec kinds that it does not have.
+        gaps: what it leaves open as it ships.
+        rows_hold_kernel_blocks: whether a split manager block takes one entry per kernel block in the row.
+            If not, the row holds manager blocks, and a table made from it repeats each column for its kernel
+            blocks. What lies in the row lies in that table, which is narrower only where an encoder is
+            longer than `max_model_len`; then it cannot be made, and this is not modelled.
     """
 
     name: str
     description: str
     width: _Width
+    entries: Callable[[Deployment, Spec, Request], int] = _entries_today
     column: Callable[[Deployment, Spec, Access, Runner], int] = _column_today
     longest: Callable[[Deployment], int] = _longest_today
     constants: Mapping[str, int | bool] = field(default_factory=lambda: MappingProxyType({}))
     absent: frozenset[str] = frozenset()
     gaps: frozenset[Gap] = frozenset()
+    rows_hold_kernel_blocks: bool = True
 
     def leaves_open(self, gap: Gap, runner: Runner) -> bool:
         """Return whether the release has this gap and, if it is one runner's, on that runner."""
@@ -212,34 +299,108 @@ class Release:
         return gap in self.gaps and on == runner.value
 
 
-TODAY = Release("today", "vLLM 0.29 to 0.33", _width_today)
-"""The formulas of `specs`; sizes that those releases fix, such as the token alignment, are free."""
+TODAY = Release("today", "vLLM 0.29 to 0.33, gaps closed", _width_today)
+"""The formulas of `specs` without any `Gap`; sizes that those releases fix, such as the alignment, are free."""
 
-_NOT_BEFORE_029 = frozenset({"circular-buffer", "hisparse-hot", "hisparse-resident"})
-_FIXED_BEFORE_029: Mapping[str, int | bool] = MappingProxyType(
-    {"block_table_token_alignment": 128, "dcp_sharded": True}
-)
+_ALIGNED: Mapping[str, int | bool] = MappingProxyType({"block_table_token_alignment": 128})
+_ALIGNED_AND_SHARDED: Mapping[str, int | bool] = MappingProxyType({**_ALIGNED, "dcp_sharded": True})
+"""Before 0.31 no attention group is left out of dcp. Source: vLLM 0.31 interface:161, :488."""
 
 
-def _historical(name: str, description: str, width: _Width) -> Release:
+def _published(
+    version: str,
+    width: _Width = _width_today,
+    *,
+    without: tuple[str, ...] = (),
+    constants: Mapping[str, int | bool] = _ALIGNED_AND_SHARDED,
+    **differences: Any,
+) -> Release:
+    """Describe a release by where it differs from today; wrappers of absent types are absent too."""
     return Release(
-        name,
-        description,
+        "vllm-" + ".".join(version.split(".")[:2]),
+        f"vLLM {version}",
         width,
-        column=_column_before_029,
-        longest=_longest_before_029,
-        constants=_FIXED_BEFORE_029,
-        absent=_NOT_BEFORE_029,
+        constants=constants,
+        absent=frozenset(without) | {f"uniform-{kind}" for kind in without},
+        **differences,
     )
 
 
+_ALWAYS_OPEN = frozenset(
+    {
+        Gap.SESSION_LENGTH,
+        Gap.STALE_DRAFTER_ON_V1,
+        Gap.CLAMPED_DRAFT_COLUMNS,
+        Gap.SLOT_INT32_ON_V2,
+        Gap.ROW_OFFSET_INT32_ON_V1,
+    }
+)
+_OPEN_033 = _ALWAYS_OPEN | {Gap.RING_SLOTS_ON_V1, Gap.KERNEL_TABLE_IGNORES_ENCODER}
+_OPEN_032 = _OPEN_033 | {Gap.STALE_DRAFTER_ON_V2}
+_OPEN_031 = _OPEN_032 - {Gap.KERNEL_TABLE_IGNORES_ENCODER} | {Gap.ROW_OFFSET_INT32_ON_V2}
+_OPEN_028 = _OPEN_031 - {Gap.RING_SLOTS_ON_V1}
+_OPEN_027 = _OPEN_028 | {Gap.TOKEN_OFFSET_INT32_ON_V2}
+
+_HISPARSE = ("hisparse-hot", "hisparse-resident")
+_FROM_029 = ("circular-buffer", "kpool-tail", *_HISPARSE)
+_UNTIL_031 = ("kpool-tail", "mamba-all")
+
 RELEASES: tuple[Release, ...] = (
     TODAY,
-    _historical("vllm-0.28", "vLLM 0.28.0", _width_028),
-    _historical("vllm-0.27", "vLLM 0.27.1", _width_027),
-    _historical("vllm-0.26", "vLLM 0.26.0", _width_026),
+    # Rows hold manager blocks: `v1/worker/utils.py`:306-326, 380-395 makes the table of kernel blocks.
+    _published(
+        "0.33.0",
+        without=_UNTIL_031,
+        constants=_ALIGNED,
+        rows_hold_kernel_blocks=False,
+        gaps=_OPEN_033,
+    ),
+    _published(
+        "0.32.0",
+        without=_UNTIL_031,
+        constants=_ALIGNED,
+        rows_hold_kernel_blocks=False,
+        gaps=_OPEN_032,
+    ),
+    _published("0.31.0", constants=_ALIGNED, gaps=_OPEN_031),
+    # HiSparse refuses dcp (`config/vllm.py`:1645), so that its managers' factor dcp is 1 as today.
+    _published("0.30.0", column=_column_030, gaps=_OPEN_031),
+    _published("0.29.0", without=("kpool-tail", *_HISPARSE), gaps=_OPEN_031),
+    _published(
+        "0.28.0",
+        _width_028,
+        without=_FROM_029,
+        column=_column_before_029,
+        longest=_longest_before_029,
+        gaps=_OPEN_028,
+    ),
+    _published(
+        "0.27.1",
+        _width_027,
+        without=_FROM_029,
+        column=_column_before_029,
+        longest=_longest_before_029,
+        gaps=_OPEN_027,
+    ),
+    _published(
+        "0.26.0",
+        _width_026,
+        without=_FROM_029,
+        column=_column_before_029,
+        longest=_longest_before_029,
+        gaps=_OPEN_027,
+    ),
+    _published(
+        "0.25.1",
+        _width_025,
+        without=_FROM_029,
+        entries=_entries_025,
+        column=_column_025,
+        longest=_longest_before_029,
+        gaps=_OPEN_027,
+    ),
 )
-"""Every release described, the newest first."""
+"""Every release described, today's formulas first and then the newest first."""
 
 
 def release(name: str) -> Release:
@@ -259,12 +420,26 @@ def _known(chosen: Release | str) -> Release:
     return release(chosen) if isinstance(chosen, str) else chosen
 
 
-def entries(deployment: Deployment, spec: Spec, request: Request) -> int:
+def row_spec(spec: Spec, *, release: Release | str = TODAY) -> Spec:
+    """Return the spec as the release's row holds it: split into kernel blocks only if the row is."""
+    if _known(release).rows_hold_kernel_blocks:
+        return spec
+    if isinstance(spec, UniformTypeSpec):
+        return UniformTypeSpec(inner=row_spec(spec.inner, release=release))
+    return replace(spec, blocks_per_kv_block=1) if isinstance(spec, AttentionSpec) else spec
+
+
+def blocks(deployment: Deployment, spec: Spec, request: Request, *, release: Release | str = TODAY) -> int:
+    """Return how many manager blocks the scheduler's list holds for one request in one group."""
+    return _known(release).entries(deployment, row_spec(spec, release=release), request)
+
+
+def entries(deployment: Deployment, spec: Spec, request: Request, *, release: Release | str = TODAY) -> int:
     """Return how many block-table entries the scheduler hands over for one request in one group.
 
-    A manager block that is split into kernel blocks counts as that many entries.
+    A manager block that the row holds as kernel blocks counts as that many entries.
     """
-    return spec.entries(deployment, request) * spec.expansion
+    return blocks(deployment, spec, request, release=release) * row_spec(spec, release=release).expansion
 
 
 def row_width(
@@ -272,9 +447,10 @@ def row_width(
 ) -> int:
     """Return how many entries the worker's row holds for one group; 0 if it makes no row.
 
-    `release` is one of `RELEASES` or its name. Entries are kernel blocks where manager blocks are split.
+    `release` is one of `RELEASES` or its name. Entries are kernel blocks where the row holds those.
     """
-    return _known(release).width(deployment, spec, Runner(runner)) * spec.expansion
+    held = row_spec(spec, release=release)
+    return _known(release).width(deployment, held, Runner(runner)) * held.expansion
 
 
 def column(
@@ -286,10 +462,10 @@ def column(
     release: Release | str = TODAY,
 ) -> int:
     """Return the column of a row that a kernel addresses for one access."""
-    known = _known(release)
+    known, held = _known(release), row_spec(spec, release=release)
     if isinstance(spec, CircularBufferSpec) and known.leaves_open(Gap.RING_SLOTS_ON_V1, Runner(runner)):
         return spec.column_by_position(access)
-    return known.column(deployment, spec, access, Runner(runner))
+    return known.column(deployment, held, access, Runner(runner))
 
 
 def max_num_tokens(deployment: Deployment, *, release: Release | str = TODAY) -> int:

@@ -31,8 +31,8 @@ def outside(read: int, width: int) -> str:
     return f"column {read} of a row of {width} (columns 0 to {width - 1}) belongs to another request"
 
 
-def _entries(case: Case) -> int:
-    return entries(case.deployment, case.spec, case.request)
+def _entries(case: Case, release: Release) -> int:
+    return entries(case.deployment, case.spec, case.request, release=release)
 
 
 def _too_many(case: Case, values: tuple[int, ...]) -> str:
@@ -46,14 +46,14 @@ def _too_many(case: Case, values: tuple[int, ...]) -> str:
 ROW_FITS = Invariant(
     "row-fits",
     "the entries that the scheduler hands over fit the worker's row",
-    lambda case, release, runner: _entries(case) <= width_of(case, release, runner),
+    lambda case, release, runner: _entries(case, release) <= width_of(case, release, runner),
     lambda spec: spec.runners,
     sides=lambda case, release, runner: (
-        Side("scheduler", "entries", _entries(case)),
+        Side("scheduler", "entries", _entries(case, release)),
         Side("worker", "row width", width_of(case, release, runner)),
     ),
     clash=_too_many,
-    margin=lambda case, release, runner: width_of(case, release, runner) - _entries(case),
+    margin=lambda case, release, runner: width_of(case, release, runner) - _entries(case, release),
 )
 
 
@@ -88,25 +88,21 @@ COLUMN_FITS = Invariant(
 )
 
 
-def _held(case: Case) -> int:
-    return case.spec.entries(case.deployment, case.request) * case.spec.expansion
-
-
 HELD = Invariant(
     "column-fits",
     "every column that a kernel computes from a position or a state is one of the request's own entries",
     lambda case, release, runner: all_of(
-        _column(case, release, runner) >= 0, _column(case, release, runner) < _held(case)
+        _column(case, release, runner) >= 0, _column(case, release, runner) < _entries(case, release)
     ),
     lambda spec: COLUMN_FITS.runners(spec) if type(spec) in REPRESENTATIVE_TYPES else (),
     sides=lambda case, release, runner: (
         Side("kernel", "column", _column(case, release, runner)),
-        Side("scheduler", "entries held", _held(case)),
+        Side("scheduler", "entries held", _entries(case, release)),
     ),
     clash=lambda _case, values: (
         f"column {values[0]} is read of a request that holds {plural(values[1], 'entry')}: stale, or another's"
     ),
     part="held",
     givens=(READ_BY_KERNEL,),
-    margin=lambda case, release, runner: _held(case) - _column(case, release, runner) - 1,
+    margin=lambda case, release, runner: _entries(case, release) - _column(case, release, runner) - 1,
 )

@@ -27,6 +27,7 @@ __all__ = [
     "HiSparseHotSpec",
     "HiSparseResidentSpec",
     "HiddenStateCacheSpec",
+    "KpoolTailSpec",
     "MLAAttentionSpec",
     "MambaAlignSpec",
     "MambaAllSpec",
@@ -365,6 +366,25 @@ class CircularBufferSpec(Spec):
     def column_by_position(self, access: Access) -> int:
         """Return the column as V1's slot mapping has it. Source: `v1/worker/block_table.py`:351-376."""
         return access.position // self.block_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KpoolTailSpec(CircularBufferSpec):
+    """The raw tail of a pooled indexer: a ring of one block, whose row is padded. vLLM 0.30 and 0.31.
+
+    Source: vLLM 0.31 `v1/kv_cache_interface.py`:1016-1038; the alignment of :213 is not overridden.
+    """
+
+    kind: ClassVar[str] = "kpool-tail"
+
+    @property
+    def aligned_on(self) -> tuple[Runner, ...]:
+        """Both runners pad the row."""
+        return _BOTH_RUNNERS
+
+    def readable(self, deployment: Deployment, request: Request, access: Access) -> bool:
+        """Return whether the position is one of this step's tokens or of those before."""
+        return access.position < request.num_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

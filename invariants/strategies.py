@@ -29,6 +29,9 @@ _ALIGNMENTS = (1, 16, 64, 128, 256)
 _SMALL = 8
 _NEEDS_PREFIX_CACHING = {"mamba-align", "mamba-all", "uniform-mamba-align", "uniform-mamba-all"}
 _NEEDS_NO_PREFIX_CACHING = {"mamba-none", "uniform-mamba-none"}
+_ON_ONE_RANK = {"cross-attention"}
+_ON_ONE_RANK_IF_CACHED = {"sliding-window", "sliding-window-mla", "chunked-local", *_NEEDS_PREFIX_CACHING}
+"""Kinds that vLLM 0.25 serves on one context-parallel rank alone, always or with prefix caching."""
 
 
 @st.composite
@@ -50,6 +53,7 @@ def deployments(draw: st.DrawFn, *, max_model_len: int = 4096, release: Release 
             release.constants.get("block_table_token_alignment", 0)
             or draw(st.sampled_from(_ALIGNMENTS), label="alignment")
         ),
+        prefill_context_parallel_size=draw(st.integers(1, _SMALL), label="pcp"),
     )
 
 
@@ -62,7 +66,7 @@ def specs(
     release: Release = TODAY,
 ) -> Spec:
     """Draw a spec of one of the kinds that is legal in the deployment."""
-    unfit = _NEEDS_NO_PREFIX_CACHING if deployment.enable_prefix_caching else _NEEDS_PREFIX_CACHING
+    unfit = _unfit(deployment, release)
     kind = draw(st.sampled_from([k for k in kinds if k not in unfit | release.absent]), label="kind")
     values = {**release.constants, "max_model_len": deployment.max_model_len}
     for parameter in parameters_for(kind):
@@ -79,6 +83,21 @@ def specs(
             reject()  # such a release has no legal cross attention under dcp
         values["dcp_sharded"] = False
     return build_case(kind, values).spec
+
+
+def _unfit(deployment: Deployment, release: Release) -> set[str]:
+    """Return the kinds that are not legal in the deployment, whatever their own sizes are."""
+    unfit = set(_unfit_by_caching(deployment))
+    ranks = deployment.decode_context_parallel_size * deployment.prefill_context_parallel_size
+    if release.name == "vllm-0.25" and ranks > 1:
+        unfit |= _ON_ONE_RANK
+        if deployment.enable_prefix_caching:
+            unfit |= _ON_ONE_RANK_IF_CACHED
+    return unfit
+
+
+def _unfit_by_caching(deployment: Deployment) -> set[str]:
+    return _NEEDS_NO_PREFIX_CACHING if deployment.enable_prefix_caching else _NEEDS_PREFIX_CACHING
 
 
 def _spec_values(parameter: Parameter, deployment: Deployment) -> st.SearchStrategy[Any]:
@@ -122,10 +141,10 @@ def cases(
     The access need not be one that a kernel makes; `spec.readable` tells.
     """
     deployment = draw(deployments(max_model_len=max_model_len, release=release))
-    if not set(kinds) - (
-        _NEEDS_NO_PREFIX_CACHING if deployment.enable_prefix_caching else _NEEDS_PREFIX_CACHING
-    ):
+    if not set(kinds) - _unfit_by_caching(deployment):
         deployment = replace(deployment, enable_prefix_caching=not deployment.enable_prefix_caching)
+    if not set(kinds) - _unfit(deployment, release):
+        deployment = replace(deployment, decode_context_parallel_size=1, prefill_context_parallel_size=1)
     spec = draw(specs(deployment, kinds=kinds, release=release))
     request = draw(requests(deployment, release=release))
     longest = max(request.slot_tokens(deployment), request.num_encoder_tokens)
@@ -143,14 +162,20 @@ def cases(
 
 
 @st.composite
-def block_lists(
-    draw: st.DrawFn, deployment: Deployment, spec: Spec, request: Request, *, num_pool_blocks: int
+def block_lists(  # noqa: PLR0913  # what the length follows from
+    draw: st.DrawFn,
+    deployment: Deployment,
+    spec: Spec,
+    request: Request,
+    *,
+    num_pool_blocks: int,
+    release: Release = TODAY,
 ) -> list[int]:
     """Draw a list of distinct block IDs, as long as the scheduler's for this request.
 
     IDs run from 1 to `num_pool_blocks - 1`; block 0 is the null block. A list that the pool cannot fill
     is cut short, as a scheduler would stop there.
     """
-    length = min(entries(deployment, spec, request), num_pool_blocks - 1)
+    length = min(entries(deployment, spec, request, release=release), num_pool_blocks - 1)
     ids = st.integers(1, num_pool_blocks - 1)
     return draw(st.lists(ids, min_size=length, max_size=length, unique=True), label="block IDs")

@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+from types import FrameType, MappingProxyType
+from typing import NoReturn, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -32,6 +32,7 @@ from invariants import (
     parameters_for,
 )
 from proofs.emit import test_file
+from proofs.matrix import ALL, Matrix, MatrixReport, fixed_otherwise, shared_claims
 from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
 from proofs.pool import decide_all
 from proofs.report import JsonReport, print_outcome, tally
@@ -159,6 +160,8 @@ class _Signals:
 
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
+    if options.release == ALL:
+        return _main_matrix(options)
     release, runners = _subject(options)
     kinds = options.spec or SPEC_KINDS
     wanted = options.invariant or _INVARIANT_NAMES
@@ -176,11 +179,45 @@ def _main(arguments: Sequence[str] | None) -> int:
     excluded = _unsupported(asked, pins) if options.width else {}
     if pins:
         excluded |= _excluded({i: o for i, o in enumerate(asked) if i not in excluded}, pins)
-    report = _report(options.json, release, pins, asked)
+    report = _report(options.json, release.name, pins, asked)
     if options.emit_test:
         _write(options.emit_test, "")
-    outcomes, code = _run(console, asked, pins, excluded, report, options.jobs)
+    outcomes, code = _run(_Lines(console, asked), asked, pins, excluded, report, options.jobs)
     for line in not_asked(release, kinds, claims, runners):
+        console.print(f"not asked: {line}", soft_wrap=True)
+    if options.emit_test and code <= EXIT_INTERNAL:
+        _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
+    return code
+
+
+def _main_matrix(options: argparse.Namespace) -> int:
+    """Decide the claims of every release, each that several releases make alike once."""
+    for name in ("width", "list"):
+        if getattr(options, name):
+            raise _UsageError(f"--{name} goes with one release, not with --release {ALL}")
+    runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
+    kinds = options.spec or SPEC_KINDS
+    claims = [i for i in INVARIANTS if not options.invariant or i.name in options.invariant]
+    asked = [o for r in RELEASES for o in obligations(r, kinds=kinds, invariants=claims, runners=runners)]
+    unasked = dict.fromkeys(line for r in RELEASES for line in not_asked(r, kinds, claims, runners))
+    if not asked:
+        raise _UsageError(f"nothing is selected: {'; '.join(unasked) or 'no release has such a claim'}")
+    importlib.import_module("z3")
+    console = Console(highlight=False, markup=False, width=_WIDE)
+    pins = _pins(options.at, RELEASES[0], asked)
+    excluded = fixed_otherwise(asked, pins)
+    with _Signals.hold():
+        asked_here = {i: o for i, o in enumerate(asked) if i not in excluded}
+        shared = shared_claims(asked_here, pins, pulse=_Signals.raise_if_seen)
+        if pins:
+            excluded |= _excluded({i: o for i, o in asked_here.items() if i not in shared}, pins)
+    _Signals.raise_if_seen()
+    report = _report(options.json, ALL, pins, asked, shared)
+    if options.emit_test:
+        _write(options.emit_test, "")
+    view = Matrix(console, asked, shared)
+    outcomes, code = _run(view, asked, pins, excluded, report, options.jobs, shared)
+    for line in unasked:
         console.print(f"not asked: {line}", soft_wrap=True)
     if options.emit_test and code <= EXIT_INTERNAL:
         _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
@@ -246,9 +283,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--release",
         default=names[0],
-        type=_one_of("release", names, described),
+        type=_one_of("release", [*names, ALL], described),
         metavar="NAME",
-        help=f"whose formulas: {described}; default: %(default)s",
+        help=f"whose formulas: {described}; default: %(default)s; {ALL}: a table of them all",
     )
     parser.add_argument(
         "--width",
@@ -382,33 +419,67 @@ def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -
 
 def _report(
     path: Path | None,
-    release: Release,
+    release: str,
     pins: Mapping[str, int | bool],
     asked: Sequence[Obligation],
+    shared: Mapping[int, int] | None = None,
 ) -> JsonReport | None:
     if path is None:
         return None
     if str(path) == "-":
         raise _UsageError("--json takes a file; /dev/stdout is one")
     try:
-        return JsonReport(path, release.name, pins, asked)
+        if shared is not None:
+            return MatrixReport(path, pins, asked, shared)
+        return JsonReport(path, release, pins, asked)
     except OSError as error:
         raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+class _View(Protocol):
+    """How a run is shown: as it goes and at its end."""
+
+    def decided(self, outcomes: Mapping[int, Outcome]) -> None: ...
+
+    def end(self, outcomes: Mapping[int, Outcome], seconds: float) -> None: ...
+
+
+class _Lines:
+    """A line for each claim in order, printed as soon as those before it are known."""
+
+    def __init__(self, console: Console, asked: Sequence[Obligation]) -> None:
+        self._console = console
+        self._asked = asked
+        self._printed = 0
+
+    def decided(self, outcomes: Mapping[int, Outcome]) -> None:
+        while self._printed in outcomes:
+            print_outcome(self._console, self._asked[self._printed], outcomes[self._printed])
+            self._printed += 1
+
+    def end(self, outcomes: Mapping[int, Outcome], seconds: float) -> None:
+        self.decided(outcomes)
+        release, count = self._asked[0].release, len(self._asked)
+        self._console.print(
+            f"\n{count} claim{'s' * (count != 1)} of {release.name} ({release.description}): "
+            f"{tally(outcomes.values())}; {seconds:.1f} s",
+            soft_wrap=True,
+        )
+
+
 def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
-    console: Console,
+    view: _View,
     asked: Sequence[Obligation],
     pins: Mapping[str, int | bool],
     excluded: Mapping[int, Outcome],
     report: JsonReport | None,
     jobs: int | None,
+    shared: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[dict[int, Outcome], int]:
-    """Decide everything, print each line in order as soon as those before it are known."""
+    """Decide everything that is not decided by another claim, and show it."""
     started = time.perf_counter()
     outcomes = dict(excluded)
-    open_indices = [index for index in range(len(asked)) if index not in excluded]
-    printed = 0
+    open_indices = [index for index in range(len(asked)) if index not in excluded and index not in shared]
     code: int | None = None
     with _progress() as progress, _Signals.hold():
         task = progress.add_task("deciding", total=len(open_indices))
@@ -419,23 +490,15 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
             for position, outcome in decided:
                 outcomes[open_indices[position]] = outcome
                 progress.advance(task)
-                while printed in outcomes:
-                    print_outcome(console, asked[printed], outcomes[printed])
-                    printed += 1
+                view.decided(outcomes)
                 _Signals.raise_if_seen()
+            outcomes |= {index: outcomes[earlier] for index, earlier in shared.items()}
             code = exit_code(outcome.verdict for outcome in outcomes.values())
         except _Stopped as stopped:
             return outcomes, _interrupted(stopped, outcomes, len(asked), report)
         finally:
             decided.close()
-    for index in range(printed, len(asked)):
-        print_outcome(console, asked[index], outcomes[index])
-    release = asked[0].release
-    console.print(
-        f"\n{len(asked)} claim{'s' * (len(asked) != 1)} of {release.name} ({release.description}): "
-        f"{tally(outcomes.values())}; {time.perf_counter() - started:.1f} s",
-        soft_wrap=True,
-    )
+    view.end(outcomes, time.perf_counter() - started)
     return outcomes, _saved(report, outcomes, code)
 
 
@@ -496,7 +559,11 @@ def _print_list(console: Console, release: Release, asked: Sequence[Obligation])
         f"fixed by {release.name}",
         (f"{name} = {value}" for name, value in release.constants.items()),
     )
-    assumed = [f"{a.name}: {a.sentence} [{a.source}]" for a in ASSUMPTIONS]
+    assumed = [
+        f"{a.name}: {a.sentence} [{a.source}]"
+        for a in ASSUMPTIONS
+        if a.releases is None or release.name in a.releases
+    ]
     section("assumptions", assumed)
     claims = dict.fromkeys(o.invariant for o in asked)
     section("invariants", (f"{i.label}: {i.sentence}" for i in claims))

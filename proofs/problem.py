@@ -82,11 +82,16 @@ def _names(claims: Iterable[z3.ExprRef]) -> set[str]:
 
 
 def build_problem(
-    obligation: Obligation, pins: Mapping[str, int | bool], context: z3.Context | None = None
+    obligation: Obligation,
+    pins: Mapping[str, int | bool],
+    context: z3.Context | None = None,
+    *,
+    with_steps: bool = True,
 ) -> Problem:
     """Run the formulas of `invariants` on symbols and collect what the solver needs.
 
-    Pinned parameters are plain numbers, so that arithmetic on them is done before the solver sees it.
+    The steps help to prove the claim and are no part of what it says; they can be left out. Pinned
+    parameters are plain numbers, so that arithmetic on them is done before the solver sees it.
     """
     definitions = Definitions(context)
     claim, release, runner = obligation.invariant, obligation.release, obligation.runner
@@ -103,15 +108,16 @@ def build_problem(
         )
     values = {**fixed, **symbols}
     case = build_case(obligation.kind, values, claim.parts)
+    steps = steps_for(claim, case, release, runner) if with_steps else ()
     return Problem(
         symbols=symbols,
         fixed={name: fixed[name] for name in case.values() if name in fixed},
         assumptions=_assumptions(obligation, case, definitions),
         definitions=definitions,
-        steps=tuple(definitions.truth(step) for step in steps_for(claim, case, release, runner)),
+        steps=tuple(map(definitions.truth, steps)),
         goal=definitions.truth(claim.holds(case, release, runner)),
         cut=None if (cut := cut_for(claim, case, runner)) is None else definitions.truth(cut),
-        configuration=frozenset(a.name for a in claim.assumptions(case.spec) if not a.about_request),
+        configuration=frozenset(a.name for a in claim.assumptions(case.spec, release) if not a.about_request),
         nearest=tuple(definitions.truth(near(case, release, runner)) for near in claim.nearest),
         margin=None if claim.margin is None else definitions.lift(claim.margin(case, release, runner)).expr,
     )
@@ -119,6 +125,8 @@ def build_problem(
 
 def _assumptions(obligation: Obligation, case: Case, definitions: Definitions) -> dict[str, z3.BoolRef]:
     claim, release, runner = obligation.invariant, obligation.release, obligation.runner
-    assumed = {a.name: definitions.truth(a.holds(case, release)) for a in claim.assumptions(case.spec)}
+    assumed = {
+        a.name: definitions.truth(a.holds(case, release)) for a in claim.assumptions(case.spec, release)
+    }
     given = {g.name: definitions.truth(g.holds(case, release, runner)) for g in claim.givens}
     return assumed | given

@@ -16,12 +16,21 @@ from rich.text import Text
 
 from proofs.verdicts import Counterexample, Obligation, Outcome, Verdict
 
-__all__ = ["SCHEMA", "JsonReport", "outcome_lines", "print_outcome", "tally"]
+__all__ = [
+    "SCHEMA",
+    "STYLES",
+    "JsonReport",
+    "outcome_lines",
+    "print_outcome",
+    "run_document",
+    "tally",
+    "versions",
+]
 
 SCHEMA = "rowbound.check/1"
 """The name and version of the JSON layout; a change that a reader can notice raises the number."""
 
-_STYLES = {
+STYLES = {
     Verdict.PROVED: "green",
     Verdict.REFUTED: "bold red",
     Verdict.VACUOUS: "magenta",
@@ -36,7 +45,7 @@ def print_outcome(console: Console, obligation: Obligation, outcome: Outcome) ->
     """Print one obligation's line and, if it is refuted, its counterexample."""
     first, *rest = outcome_lines(obligation, outcome)
     line = Text(first)
-    line.stylize(_STYLES[outcome.verdict], 0, len(outcome.verdict.value))
+    line.stylize(STYLES[outcome.verdict], 0, len(outcome.verdict.value))
     console.print(line, *map(Text, rest), sep="\n", soft_wrap=True)
 
 
@@ -104,6 +113,32 @@ def tally(outcomes: Iterable[Outcome]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
 
 
+def run_document(
+    release: str,
+    pins: Mapping[str, int | bool],
+    decided: Sequence[tuple[Obligation, Outcome | None]],
+    exit_code: int | None,
+) -> dict[str, Any]:
+    """Return what the JSON file says about one release, in the layout that `SCHEMA` names."""
+    counts = Counter(outcome.verdict for _, outcome in decided if outcome is not None)
+    return {
+        "schema": SCHEMA,
+        "release": release,
+        "pins": dict(pins),
+        "versions": versions(),
+        "complete": exit_code is not None,
+        "exit_code": exit_code,
+        "tally": {verdict.value: counts[verdict] for verdict in Verdict},
+        "obligations": [_entry(obligation, outcome) for obligation, outcome in decided],
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions that a run's verdicts and costs rest on."""
+    named = {name: _version(name) for name in ("rowbound", "z3-solver", "rich")}
+    return named | {"python": platform.python_version()}
+
+
 class JsonReport:
     """The JSON file of a run: marked incomplete from the start, promoted at the end.
 
@@ -120,29 +155,17 @@ class JsonReport:
         """
         self._is_stream = path.is_relative_to("/dev") or path.is_relative_to("/proc") or path.is_fifo()
         self._path = path if self._is_stream else path.resolve()
-        self._asked = asked
-        self._head: dict[str, Any] = {
-            "schema": SCHEMA,
-            "release": release,
-            "pins": dict(pins),
-            "versions": {name: _version(name) for name in ("rowbound", "z3-solver", "rich")}
-            | {"python": platform.python_version()},
-        }
+        self._release, self._pins, self._asked = release, pins, asked
         self.write({}, exit_code=None)
+
+    def document(self, outcomes: Mapping[int, Outcome], code: int | None) -> dict[str, Any]:
+        """Return what the file says; without an exit code it is incomplete."""
+        pairs = [(obligation, outcomes.get(index)) for index, obligation in enumerate(self._asked)]
+        return run_document(self._release, self._pins, pairs, code)
 
     def write(self, outcomes: Mapping[int, Outcome], *, exit_code: int | None) -> None:
         """Write what is known; with an exit code the run is complete."""
-        counts = Counter(outcome.verdict for outcome in outcomes.values())
-        document = {
-            **self._head,
-            "complete": exit_code is not None,
-            "exit_code": exit_code,
-            "tally": {verdict.value: counts[verdict] for verdict in Verdict},
-            "obligations": [
-                _entry(obligation, outcomes.get(index)) for index, obligation in enumerate(self._asked)
-            ],
-        }
-        text = json.dumps(document, indent=2) + "\n"
+        text = json.dumps(self.document(outcomes, exit_code), indent=2) + "\n"
         if self._path.is_dir():
             raise IsADirectoryError(f"{self._path} is a directory")
         if self._is_stream:

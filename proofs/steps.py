@@ -7,8 +7,9 @@ and the steps before it, and it is dropped otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from invariants import AttentionSpec, Case, Invariant, Release, Runner, UniformTypeSpec
+from invariants import AttentionSpec, Case, Invariant, Release, Runner, UniformTypeSpec, row_spec
 from invariants.arithmetic import all_of, any_of, cdiv, modulo
 from invariants.rows import HELD
 from invariants.slots import OtherPosition
@@ -18,6 +19,7 @@ __all__ = ["cut_for", "steps_for"]
 
 def steps_for(claim: Invariant, case: Case, release: Release, runner: Runner) -> Iterator[bool]:
     """Yield claims about a case, each easier than the goal, in the order in which they are proved."""
+    case = replace(case, spec=row_spec(case.spec, release=release))
     layer = case.spec.inner if isinstance(case.spec, UniformTypeSpec) else case.spec
     attends = isinstance(layer, AttentionSpec)
     if claim.name == "slots-distinct":

@@ -163,3 +163,24 @@ def test_a_wrapper_around_any_attention_type_is_audited():
 def test_a_group_that_the_release_does_not_have_is_refused():
     with pytest.raises(IllegalDeployment, match="has no hisparse-hot groups"):
         audit(Deployment(max_model_len=512), [HiSparseHotSpec(blocks_per_request=3)], release="vllm-0.26")
+
+
+@pytest.mark.parametrize(("name", "needed"), [("vllm-0.31", 32), ("vllm-0.33", 8)])
+def test_entries_are_kernel_blocks_up_to_031_and_manager_blocks_since(name, needed):
+    """511 tokens are 8 blocks of 64, each split in 4."""
+    deployment = Deployment(max_model_len=512)
+    specs = [FullAttentionSpec(block_size=64, blocks_per_kv_block=4)]
+    report = audit(deployment, specs, release=name)
+    assert report.groups == (
+        GroupAudit(group=0, kind="full-attention", row_width=needed, entries_needed=needed),
+    )
+    narrow = audit(deployment, specs, row_widths=[7], release="vllm-0.33").findings
+    assert [(f.entries_needed, f.first_tokens, f.side) for f in narrow] == [(8, 449, Side.WORKER)]
+
+
+def test_025_divides_lists_by_the_prefill_context_parallel_size_too():
+    """511 tokens over two ranks: 16 blocks of 32 tokens, where a later release needs 32 of 16."""
+    deployment = Deployment(max_model_len=512, prefill_context_parallel_size=2)
+    for name, needed in (("vllm-0.25", 16), ("vllm-0.26", 32)):
+        report = audit(deployment, [FullAttentionSpec(block_size=16)], runner=Runner.V1, release=name)
+        assert [(group.row_width, group.entries_needed) for group in report.groups] == [(needed, needed)]

@@ -3,6 +3,8 @@
 import pytest
 
 from invariants import (
+    SPEC_KINDS,
+    CircularBufferSpec,
     Deployment,
     FullAttentionSpec,
     IllegalDeployment,
@@ -64,7 +66,9 @@ def test_legal_deployments_pass_at_every_size(length):
 
 
 def test_an_unknown_release_lists_those_that_there_are():
-    with pytest.raises(KeyError, match=r"no release is named 'vllm-9'; there are today, vllm-0\.28"):
+    with pytest.raises(
+        KeyError, match=r"no release is named 'vllm-9'; there are today, vllm-0\.33, vllm-0\.32"
+    ):
         release("vllm-9")
 
 
@@ -92,3 +96,64 @@ def test_what_a_release_does_not_have_is_refused_there(deployment, spec, message
     with pytest.raises(IllegalDeployment, match=message) as refused:
         require_legal(legal, spec, release="vllm-0.28")
     assert refused.value.assumption == "release"
+
+
+@pytest.mark.parametrize(
+    ("spec", "deployment", "name"),
+    [
+        (CrossAttentionSpec(block_size=16), {"prefill_context_parallel_size": 2},
+         "one-group-under-context-parallelism"),
+        (MambaAlignSpec(block_size=16), {"decode_context_parallel_size": 2},
+         "no-prefix-search-under-context-parallelism"),
+        (SlidingWindowMLASpec(block_size=16, sliding_window=128), {"prefill_context_parallel_size": 2},
+         "no-prefix-search-under-context-parallelism"),
+        (UniformTypeSpec(inner=MambaAlignSpec(block_size=16)), {"prefill_context_parallel_size": 2},
+         "no-prefix-search-under-context-parallelism"),
+    ],
+)  # fmt: skip
+def test_025_alone_refuses_context_parallelism_where_its_scheduler_does(spec, deployment, name):
+    asked = Deployment(max_model_len=512, **deployment)
+    with pytest.raises(IllegalDeployment) as refused:
+        require_legal(asked, spec, release="vllm-0.25")
+    assert refused.value.assumption == name
+    require_legal(Deployment(max_model_len=512), spec, release="vllm-0.25")
+    require_legal(asked, spec, release="vllm-0.26")
+
+
+def test_025_serves_a_window_under_context_parallelism_while_nothing_is_looked_up():
+    spec = SlidingWindowMLASpec(block_size=16, sliding_window=128)
+    deployment = Deployment(max_model_len=512, prefill_context_parallel_size=2, enable_prefix_caching=False)
+    require_legal(deployment, spec, release="vllm-0.25")
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("vllm-0.25", {"circular-buffer", "kpool-tail", "hisparse-hot", "hisparse-resident"}),
+        ("vllm-0.28", {"circular-buffer", "kpool-tail", "hisparse-hot", "hisparse-resident"}),
+        ("vllm-0.29", {"kpool-tail", "hisparse-hot", "hisparse-resident"}),
+        ("vllm-0.30", set()),
+        ("vllm-0.31", set()),
+        ("vllm-0.32", {"kpool-tail", "mamba-all", "uniform-mamba-all"}),
+        ("vllm-0.33", {"kpool-tail", "mamba-all", "uniform-mamba-all"}),
+    ],
+)
+def test_a_release_lacks_the_spec_types_that_its_source_lacks(name, kinds):
+    assert release(name).absent & set(SPEC_KINDS) == kinds
+
+
+def test_a_wrapper_around_what_a_release_lacks_is_refused_too():
+    wrapped = UniformTypeSpec(inner=CircularBufferSpec(block_size=8))
+    require_legal(Deployment(max_model_len=512), wrapped, release="vllm-0.29")
+    with pytest.raises(IllegalDeployment, match="has no uniform-circular-buffer groups"):
+        require_legal(Deployment(max_model_len=512), wrapped, release="vllm-0.28")
+
+
+@pytest.mark.parametrize(("name", "fixed"), [("vllm-0.30", True), ("vllm-0.31", False)])
+def test_a_group_may_be_left_out_of_dcp_from_031_on(name, fixed):
+    replicated = FullAttentionSpec(block_size=16, dcp_sharded=False)
+    if not fixed:
+        require_legal(Deployment(max_model_len=512), replicated, release=name)
+        return
+    with pytest.raises(IllegalDeployment, match=f"{name} fixes dcp_sharded at True"):
+        require_legal(Deployment(max_model_len=512), replicated, release=name)

@@ -21,6 +21,7 @@ from invariants import (
     HiSparseHotSpec,
     HiSparseResidentSpec,
     IllegalDeployment,
+    KpoolTailSpec,
     MambaAlignSpec,
     MambaAllSpec,
     MambaNoneSpec,
@@ -150,8 +151,11 @@ def test_no_drawn_request_needs_more_than_the_largest_one(case):
 def test_strategies_draw_only_legal_cases_of_every_release(data, drawn_release):
     case = data.draw(cases(release=drawn_release))
     assert not broken_assumptions(case, drawn_release)
-    ids = data.draw(block_lists(case.deployment, case.spec, case.request, num_pool_blocks=64))
-    assert len(ids) == min(63, entries(case.deployment, case.spec, case.request))
+    ids = data.draw(
+        block_lists(case.deployment, case.spec, case.request, num_pool_blocks=64, release=drawn_release)
+    )
+    held = entries(case.deployment, case.spec, case.request, release=drawn_release)
+    assert len(ids) == min(63, held)
     assert len(set(ids)) == len(ids)
     assert all(1 <= block_id < 64 for block_id in ids)
 
@@ -313,7 +317,7 @@ def test_without_dcp_and_drafts_every_release_gives_every_spec_room(kind, known)
         return
     assert not broken_assumptions(case, known)
     for runner in case.spec.runners:
-        needed = entries(case.deployment, case.spec, case.request)
+        needed = entries(case.deployment, case.spec, case.request, release=known)
         assert needed <= row_width(case.deployment, case.spec, runner=runner, release=known)
 
 
@@ -400,3 +404,122 @@ def test_a_runner_may_be_named_and_nonsense_is_refused():
     assert row_width(deployment, spec, runner="V1") == 16
     with pytest.raises(ValueError, match="'V3' is not a valid Runner"):
         row_width(deployment, spec, runner="V3")
+
+
+# --- releases before 0.29 and after 0.31 -------------------------------------------------------------
+
+
+def sides(spec, name, *, runner, tokens, **deployment):
+    """Return what the scheduler hands over and what the row holds."""
+    asked = Deployment(**deployment)
+    known = release(name)
+    return (
+        entries(asked, spec, Request(num_tokens=tokens), release=known),
+        row_width(asked, spec, runner=runner, release=known),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "runner", "held", "width"),
+    [
+        # 1000 tokens over 2 * 3 ranks of blocks of 16: 96 tokens to a block of the list, 11 blocks.
+        (FullAttentionSpec(block_size=16), Runner.V1, 11, 16),
+        (FullAttentionSpec(block_size=16, blocks_per_kv_block=2), Runner.V1, 22, 32),
+        # V2 divides by dcp alone: 1000 / 32 is 32 blocks.
+        (FullAttentionSpec(block_size=16), Runner.V2, 11, 32),
+        # The wrapper around attention is divided alike.
+        (UniformTypeSpec(inner=FullAttentionSpec(block_size=16)), Runner.V1, 11, 16),
+    ],
+)
+def test_025_spreads_attention_over_all_context_parallel_ranks(spec, runner, held, width):
+    found = sides(
+        spec, "vllm-0.25", runner=runner, tokens=999, max_model_len=1000,
+        decode_context_parallel_size=2, prefill_context_parallel_size=3,
+    )  # fmt: skip
+    assert found == (held, width)
+
+
+def test_025_spreads_recurrent_state_on_both_sides_where_026_spreads_the_row_alone():
+    """512 tokens, dcp 2, a request of 257: 9 blocks of 32 tokens for a row of 16; 0.26 hands over 17."""
+    spec, sizes = MambaAlignSpec(block_size=16), {"max_model_len": 512, "decode_context_parallel_size": 2}
+    assert sides(spec, "vllm-0.25", runner=Runner.V2, tokens=257, **sizes) == (9, 16)
+    assert sides(spec, "vllm-0.25", runner=Runner.V1, tokens=257, **sizes) == (9, 16)
+    assert sides(spec, "vllm-0.26", runner=Runner.V2, tokens=257, **sizes) == (17, 16)
+    assert sides(spec, "vllm-0.26", runner=Runner.V1, tokens=257, **sizes) == (17, 32)
+
+
+def test_025_v1_pads_a_mamba_row_after_it_adds_the_drafts_and_v2_before():
+    spec = MambaAlignSpec(block_size=16, num_speculative_blocks=3)
+    assert sides(spec, "vllm-0.25", runner=Runner.V1, tokens=128, max_model_len=128) == (11, 16)
+    assert sides(spec, "vllm-0.25", runner=Runner.V2, tokens=128, max_model_len=128) == (11, 11)
+
+
+@pytest.mark.parametrize(
+    ("inner", "length", "caching", "held"),
+    [
+        (MambaNoneSpec(mamba_block_size=64, num_speculative_blocks=2), 64, False, (3, 2)),
+        (MambaAlignSpec(block_size=16, num_speculative_blocks=2), 128, True, (10, 8)),
+    ],
+)
+def test_025s_wrapper_has_no_room_for_the_drafts_on_either_runner(inner, length, caching, held):
+    for runner in Runner:
+        found = sides(
+            UniformTypeSpec(inner=inner), "vllm-0.25", runner=runner, tokens=length, max_model_len=length,
+            enable_prefix_caching=caching,
+        )  # fmt: skip
+        assert found == held
+
+
+@pytest.mark.parametrize("name", [known.name for known in RELEASES if known.name != "vllm-0.25"])
+@pytest.mark.parametrize("runner", list(Runner))
+def test_only_025_reads_the_prefill_context_parallel_size(name, runner):
+    for spec in (FullAttentionSpec(block_size=16), MambaAlignSpec(block_size=16)):
+        one, four = (
+            sides(spec, name, runner=runner, tokens=999, max_model_len=1000, prefill_context_parallel_size=n)
+            for n in (1, 4)
+        )
+        assert one == four
+
+
+def test_025_v1_reads_the_column_of_a_position_among_all_ranks():
+    """Kernel blocks of 16 on 2 * 3 ranks: 96 positions to a column."""
+    deployment = Deployment(
+        max_model_len=1000, decode_context_parallel_size=2, prefill_context_parallel_size=3
+    )
+    spec = FullAttentionSpec(block_size=32, blocks_per_kv_block=2)
+    read = {
+        runner: [
+            column(deployment, spec, Access(position=p), runner=runner, release="vllm-0.25")
+            for p in (0, 95, 96, 999)
+        ]
+        for runner in Runner
+    }
+    assert read[Runner.V1] == [0, 0, 1, 10]
+    assert read[Runner.V2] == [0, 2, 3, 31]
+
+
+@pytest.mark.parametrize(("name", "factor"), [("vllm-0.31", 4), ("vllm-0.32", 1), ("vllm-0.33", 1)])
+def test_rows_hold_kernel_blocks_up_to_031_and_manager_blocks_since(name, factor):
+    """64 tokens to a manager block: 100 000 tokens take 1563 of them, the row of 131 072 holds 2048."""
+    spec = FullAttentionSpec(block_size=64, blocks_per_kv_block=4)
+    for runner in Runner:
+        found = sides(spec, name, runner=runner, tokens=100_000, max_model_len=131_072)
+        assert found == (1563 * factor, 2048 * factor)
+        read = column(
+            Deployment(max_model_len=131_072), spec, Access(position=99_999), runner=runner, release=name
+        )
+        assert read == (6249 if factor == 4 else 1562)
+        wrapped = sides(
+            UniformTypeSpec(inner=spec), name, runner=runner, tokens=100_000, max_model_len=131_072
+        )
+        assert wrapped == found
+
+
+def test_030_maps_a_pooled_tail_by_position_and_031_does_not():
+    """Blocks of 4 tokens: the padded row has 32 columns, which positions leave from 128 on."""
+    deployment, spec = Deployment(max_model_len=4096), KpoolTailSpec(block_size=4)
+    for name, last, beyond in (("vllm-0.30", 31, 32), ("vllm-0.31", 0, 0)):
+        assert row_width(deployment, spec, release=name) == 32
+        assert entries(deployment, spec, Request(num_tokens=4000), release=name) == 1
+        assert column(deployment, spec, Access(position=127), release=name) == last
+        assert column(deployment, spec, Access(position=128), release=name) == beyond
