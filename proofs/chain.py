@@ -7,14 +7,14 @@ that is 1 is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from invariants import Case, build_case, column, entries, row_width
 from invariants.arithmetic import Symbolic
 from proofs.verdicts import Counterexample, Obligation
 
-__all__ = ["Traced", "explain"]
+__all__ = ["Traced", "arithmetic", "explain", "traced_case"]
 
 _PLAIN, _CALL, _PRODUCT, _SUM = 3, 2, 1, 0
 """How tightly a text holds together: a parameter or number, a call, a product, a sum."""
@@ -184,12 +184,21 @@ class Traced(Symbolic):
         return cls(result)
 
 
+def traced_case(kind: str, values: Mapping[str, int | bool]) -> Case:
+    """Build a case whose numbers remember the parameters that they come from."""
+    return build_case(
+        kind, {name: Traced(value, name, names=frozenset({name})) for name, value in values.items()}
+    )
+
+
+def arithmetic(number: object) -> str:
+    """Return how a traced number was computed: in names, in digits, and its value."""
+    return _line(Traced.lift(number))
+
+
 def explain(obligation: Obligation, values: dict[str, int | bool], *, smallest: bool) -> Counterexample:
     """Run both sides of a broken claim on traced numbers and put the clash into words."""
-    case = build_case(
-        obligation.kind,
-        {name: Traced(value, name, names=frozenset({name})) for name, value in values.items()},
-    )
+    case = traced_case(obligation.kind, values)
     width = Traced.lift(
         row_width(case.deployment, case.spec, runner=obligation.runner, release=obligation.release)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from proofs.files import is_stream, write_beside
 from proofs.verdicts import Counterexample, Obligation, Outcome, Verdict
 
-__all__ = ["SCHEMA", "JsonReport", "outcome_lines", "print_outcome", "tally"]
+__all__ = ["SCHEMA", "JsonReport", "outcome_lines", "print_outcome", "tally", "version"]
 
 SCHEMA = "rowbound.check/1"
 """The name and version of the JSON layout; a change that a reader can notice raises the number."""
@@ -89,14 +89,13 @@ class JsonReport:
         Raises:
             OSError: it cannot.
         """
-        self._is_stream = path.is_relative_to("/dev") or path.is_relative_to("/proc") or path.is_fifo()
-        self._path = path if self._is_stream else path.resolve()
+        self._path = path if is_stream(path) else path.resolve()
         self._asked = asked
         self._head: dict[str, Any] = {
             "schema": SCHEMA,
             "release": release,
             "pins": dict(pins),
-            "versions": {name: _version(name) for name in ("rowbound", "z3-solver", "rich")}
+            "versions": {name: version(name) for name in ("rowbound", "z3-solver", "rich")}
             | {"python": platform.python_version()},
         }
         self.write({}, exit_code=None)
@@ -113,19 +112,9 @@ class JsonReport:
                 _entry(obligation, outcomes.get(index)) for index, obligation in enumerate(self._asked)
             ],
         }
-        text = json.dumps(document, indent=2) + "\n"
-        if self._path.is_dir():
-            raise IsADirectoryError(f"{self._path} is a directory")
-        if self._is_stream:
-            if exit_code is not None:  # a pipe or a device has no incomplete state
-                self._path.write_text(text, encoding="utf-8")
-            return
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(self._path)
-        finally:
-            beside.unlink(missing_ok=True)
+        if exit_code is None and is_stream(self._path):
+            return  # a pipe or a device has no incomplete state
+        write_beside(self._path, json.dumps(document, indent=2) + "\n")
 
 
 def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
@@ -158,7 +147,8 @@ def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
     return entry
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
+    """Return a distribution's installed version, or None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
