@@ -237,8 +237,10 @@ class _Table:
             return default
         if not isinstance(name, str) or name not in known:
             hint = _closest(name, known, otherwise="") if isinstance(name, str) else ""
-            must = f"must be {there_are}, not {_shown(name)}"
-            raise DeploymentFileError(self.path(key), f"{must}; {hint}" if hint else must)
+            raise DeploymentFileError(
+                self.path(key),
+                f"cannot be {_shown(name)}; {hint}" if hint else f"must be {there_are}, not {_shown(name)}",
+            )
         return known[name]
 
     def fill(self, owner: type[T], spelled: Mapping[str, str] | None = None) -> T:
@@ -283,7 +285,8 @@ def _shown(value: object) -> str:
 
 def _closest(name: str, known: Iterable[str], *, otherwise: str = "allowed: {}") -> str:
     names = list(known)
-    close = difflib.get_close_matches(name[:_LONGEST_ECHO], names, n=1)
+    short = name[:_LONGEST_ECHO]
+    close = [n for n in names if n.lower() == short.lower()] or difflib.get_close_matches(short, names, n=1)
     return f"did you mean {close[0]}?" if close else otherwise.format(", ".join(names))
 
 

@@ -174,9 +174,7 @@ def check_group(read: DeploymentFile, group: Group) -> GroupReport:
         slack_bytes=None if seqs is None else _ENTRY_BYTES * (width - needed) * seqs,
         block_bytes=None if page is None else page * layers,
         blocks_needed=spec.entries(deployment, largest),
-        arithmetic=tuple(
-            _arithmetic(read, group, access, None if overflow is None else overflow.request(largest))
-        ),
+        arithmetic=tuple(_arithmetic(read, group, access, overflow)),
     )
 
 
@@ -232,12 +230,11 @@ def print_fleet(console: Console, reports: Sequence[FileReport]) -> None:
 
 
 def _sentence(group: GroupReport) -> str:
-    needs = f"needs {_counted(group.entries_needed, 'entry', 'entries')} of {group.row_width}"
-    table, of = (
-        (_ENTRY_BYTES * group.slack, " a row") if group.slack_bytes is None else (group.slack_bytes, "")
-    )
-    slack = f"{'lacks' if group.slack < 0 else 'slack'} {abs(group.slack)} ({abs(table):,} bytes{of})"
-    parts = [f"{needs}, {slack}"]
+    size = f"{abs(_ENTRY_BYTES * group.slack):,} bytes a row"
+    if group.slack_bytes is not None:
+        size = f"{abs(group.slack_bytes):,} bytes"
+    slack = f"{'lacks' if group.slack < 0 else 'slack'} {abs(group.slack)} ({size})"
+    parts = [f"needs {group.entries_needed} of {_counted(group.row_width, 'entry', 'entries')}, {slack}"]
     if group.block_bytes is not None:
         total = group.block_bytes * group.blocks_needed
         parts.append(f"KV at most {total:,} bytes, {group.block_bytes:,} a block")
@@ -245,6 +242,8 @@ def _sentence(group: GroupReport) -> str:
         parts.append(f"first fails at {_tokens(first)}")
     if group.width_by_formula not in (None, group.row_width):
         parts.append(f"the formula makes it {group.width_by_formula}")
+    if group.unread:
+        parts.append("columns not checked")
     return "; ".join(parts)
 
 
