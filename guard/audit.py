@@ -8,8 +8,7 @@ too narrow, the first token count that will overflow it, and the side whose numb
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -19,19 +18,18 @@ from invariants import (
     TODAY,
     Deployment,
     Release,
-    Request,
     Runner,
     Spec,
-    entries,
+    entries_needed,
+    first_overflow,
     kind_of,
-    max_request,
     require_legal,
     row_spec,
     row_width,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["AuditReport", "Finding", "GroupAudit", "Side", "audit"]
 
@@ -179,15 +177,14 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
     specs = [row_spec(spec, release=release) for spec in specs]
     if row_widths is None:
         row_widths = [row_width(deployment, s, runner=runner, release=release) for s in specs]
-    largest = max_request(deployment, release=release)
     if scheduler_entries is None:
-        scheduler_entries = [entries(deployment, spec, largest, release=release) for spec in specs]
+        scheduler_entries = [entries_needed(deployment, spec, release=release) for spec in specs]
     _check_numbers("row_widths", row_widths, specs)
     _check_numbers("scheduler_entries", scheduler_entries, specs)
     row_widths, scheduler_entries = [*map(index, row_widths)], [*map(index, scheduler_entries)]
 
     groups = [
-        _audit_group(deployment, largest, runner, release, group, spec, width, handed_over)
+        _audit_group(deployment, release, runner, group, spec, width, handed_over)
         for group, (spec, width, handed_over) in enumerate(
             zip(specs, row_widths, scheduler_entries, strict=True)
         )
@@ -230,28 +227,26 @@ def _check_numbers(name: str, numbers: Sequence[int], specs: Sequence[Spec]) -> 
 
 def _audit_group(  # noqa: PLR0913, PLR0917 - one row of the three lists, with what they share
     deployment: Deployment,
-    largest: Request,
-    runner: Runner,
     release: Release | str,
+    runner: Runner,
     group: int,
     spec: Spec,
     width: int,
     handed_over: int,
 ) -> GroupAudit:
-    needs = partial(entries, deployment, spec, release=release)
-    formula = needs(largest)
+    formula = entries_needed(deployment, spec, release=release)
     needed = max(formula, handed_over)
     kind = kind_of(spec)
     if needed <= width:
         return GroupAudit(group=group, kind=kind, row_width=width, entries_needed=needed)
-    first, of_encoder = _first_overflow(needs, largest, width)
+    first = first_overflow(deployment, spec, width, release=release)
     return Finding(
         group=group,
         kind=kind,
         row_width=width,
         entries_needed=needed,
-        first_tokens=first,
-        counts_encoder_tokens=of_encoder,
+        first_tokens=None if first is None else first.tokens,
+        counts_encoder_tokens=first is not None and first.of_encoder,
         side=_side(
             worker=width < row_width(deployment, spec, runner=runner),
             scheduler=handed_over > formula,
@@ -263,29 +258,3 @@ def _side(*, worker: bool, scheduler: bool) -> Side:
     if worker:
         return Side.BOTH if scheduler else Side.WORKER
     return Side.SCHEDULER if scheduler else Side.NEITHER
-
-
-def _first_overflow(needs: Callable[[Request], int], largest: Request, width: int) -> tuple[int | None, bool]:
-    """Return the smallest token count that overflows the row, and whether it is of encoder tokens."""
-
-    def overflows(request: Request) -> bool:
-        return needs(request) > width
-
-    if not overflows(largest):
-        return None, False
-    decoder_only = replace(largest, num_encoder_tokens=0)
-    if overflows(decoder_only):
-        return _bisect(lambda n: overflows(replace(decoder_only, num_tokens=n)), 0, largest.num_tokens), False
-    most = largest.num_encoder_tokens
-    return _bisect(lambda n: overflows(replace(largest, num_encoder_tokens=n)), -1, most), True
-
-
-def _bisect(overflows: Callable[[int], bool], fits: int, too_many: int) -> int:
-    """Return the first count above `fits` that overflows; a larger count needs no fewer entries."""
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if overflows(middle):
-            too_many = middle
-        else:
-            fits = middle
-    return too_many

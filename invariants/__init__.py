@@ -14,6 +14,13 @@ from invariants.assumptions import (
     broken_assumptions,
     require_legal,
 )
+from invariants.capacity import (
+    FirstFailure,
+    entries_needed,
+    first_outside,
+    first_overflow,
+    largest_access,
+)
 from invariants.cases import SPEC_KINDS, Case, build_case, describe_kind, kind_of, parameters_for
 from invariants.claim import Given, Invariant, Side
 from invariants.claims import INVARIANTS, claim
@@ -70,6 +77,7 @@ __all__ = [
     "CrossAttentionSpec",
     "Deployment",
     "EncoderOnlyAttentionSpec",
+    "FirstFailure",
     "FullAttentionSpec",
     "Gap",
     "Given",
@@ -111,7 +119,11 @@ __all__ = [
     "column",
     "describe_kind",
     "entries",
+    "entries_needed",
+    "first_outside",
+    "first_overflow",
     "kind_of",
+    "largest_access",
     "max_num_tokens",
     "max_request",
     "parameters_for",

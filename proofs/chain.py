@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from invariants import build_case
+from invariants import Case, build_case
 from invariants.arithmetic import Symbolic
 from proofs.verdicts import Counterexample, Obligation
 
-__all__ = ["Traced", "explain"]
+__all__ = ["Traced", "arithmetic", "explain", "traced_case"]
 
 _PLAIN, _CALL, _PRODUCT, _SUM = 3, 2, 1, 0
 """How tightly a text holds together: a parameter or number, a call, a product, a sum."""
@@ -184,11 +184,21 @@ class Traced(Symbolic):
         return cls(result)
 
 
+def traced_case(kind: str, values: Mapping[str, int | bool], parts: tuple[type, ...] = ()) -> Case:
+    """Build a case whose numbers remember the parameters that they come from."""
+    traced = {name: Traced(value, name, names=frozenset({name})) for name, value in values.items()}
+    return build_case(kind, traced, parts)
+
+
+def arithmetic(number: object) -> str:
+    """Return how a traced number was computed: in names, in digits, and its value."""
+    return _line(Traced.lift(number))
+
+
 def explain(obligation: Obligation, values: Mapping[str, int | bool], *, smallest: bool) -> Counterexample:
     """Run the sides of a broken claim on traced numbers and put the clash into words."""
     claim, release, runner = obligation.invariant, obligation.release, obligation.runner
-    traced = {name: Traced(value, name, names=frozenset({name})) for name, value in values.items()}
-    case = build_case(obligation.kind, traced, claim.parts)
+    case = traced_case(obligation.kind, values, claim.parts)
     sides = [(side.who, side.what, Traced.lift(side.value)) for side in claim.sides(case, release, runner)]
     names = frozenset().union(*(number.names for _, _, number in sides))
     shown = tuple(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -31,8 +31,10 @@ from invariants import (
     describe_kind,
     parameters_for,
 )
+from proofs.deployment_file import shown_path
 from proofs.emit import test_file
 from proofs.matrix import ALL, Matrix, MatrixReport, fixed_otherwise, shared_claims
+from proofs.fleet import FleetJson, check_file, fleet_exit_code, print_fleet
 from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
 from proofs.pool import decide_all
 from proofs.report import JsonReport, print_outcome, tally
@@ -51,6 +53,7 @@ from proofs.verdicts import (
 __all__ = ["main"]
 
 _INVARIANT_NAMES = tuple(dict.fromkeys(name for i in INVARIANTS for name in (i.name, i.label)))
+_Report = TypeVar("_Report")
 _PROGRAM = "python -m proofs.check"
 _LONGEST_ECHO = 60
 _MOST_JOBS = 1024
@@ -159,7 +162,10 @@ class _Signals:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.deployment:
+        return _check_deployments(parser, options)
     if options.release == ALL:
         return _main_matrix(options)
     release, runners = _subject(options)
@@ -228,13 +234,38 @@ def _subject(options: argparse.Namespace) -> tuple[Release, list[Runner]]:
     """Return whose formulas are checked, and on which runners."""
     runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
     if options.width is None:
-        return next(r for r in RELEASES if r.name == options.release), runners
+        return _release(options.release) or RELEASES[0], runners
     if options.emit_test:
         raise _UsageError("--emit-test writes tests of the described releases; it does not go with --width")
     try:
         return load_width(options.width), [Runner(options.runner[0])] if options.runner else [Runner.V2]
     except OwnWidthError as error:
         raise _UsageError(str(error)) from error
+
+
+def _release(name: str | None) -> Release | None:
+    return next((known for known in RELEASES if known.name == name), None)
+
+
+def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Check the deployments in the given files, one after the other; no solver is needed for that."""
+    beside = {"deployment", "json", "release", "runner"}
+    for name, value in vars(options).items():
+        if name not in beside and value != parser.get_default(name):
+            raise _UsageError(f"--{name.replace('_', '-')} does not go with --deployment")
+    if len(options.runner or ()) > 1:
+        raise _UsageError("--deployment takes one --runner")
+    if twice := next((p for p in options.deployment if options.deployment.count(p) > 1), None):
+        raise _UsageError(f"--deployment {shown_path(twice)} is given twice")
+    runner = Runner(options.runner[0]) if options.runner else None
+    report = _opened(options.json, FleetJson)
+    reports = []
+    for path in options.deployment:
+        reports.append(check_file(path, release=_release(options.release), runner=runner))
+        if mistake := reports[-1].mistake:
+            _say(f"{reports[-1].name}: {mistake}")
+    print_fleet(_Console(highlight=False, markup=False, width=_WIDE), reports)
+    return _saved(report, reports, fleet_exit_code(reports))
 
 
 def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
@@ -282,10 +313,9 @@ def _parser() -> argparse.ArgumentParser:
     described = ", ".join(f"{release.name} ({release.description})" for release in RELEASES)
     parser.add_argument(
         "--release",
-        default=names[0],
         type=_one_of("release", [*names, ALL], described),
         metavar="NAME",
-        help=f"whose formulas: {described}; default: %(default)s; {ALL}: a table of them all",
+        help=f"whose formulas: {described}; default: {names[0]}; {ALL}: a table of them all",
     )
     parser.add_argument(
         "--width",
@@ -321,6 +351,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--list", action="store_true", help="list claims, parameters, assumptions and releases, and stop"
+    )
+    parser.add_argument(
+        "--deployment",
+        action="extend",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="check the one deployment and its cache groups in this TOML or JSON file instead; repeatable; "
+        "exit code 0: every group fits, 1: one does not, 2: a mistake in a file",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
     parser.add_argument(
@@ -424,14 +464,22 @@ def _report(
     asked: Sequence[Obligation],
     shared: Mapping[int, int] | None = None,
 ) -> JsonReport | None:
+    def start(file: Path) -> JsonReport:
+        if shared is not None:
+            return MatrixReport(file, pins, asked, shared)
+        return JsonReport(file, release, pins, asked)
+
+    return _opened(path, start)
+
+
+def _opened(path: Path | None, start: Callable[[Path], _Report]) -> _Report | None:
+    """Start the JSON report, so that a file that cannot be written is told before anything else."""
     if path is None:
         return None
     if str(path) == "-":
         raise _UsageError("--json takes a file; /dev/stdout is one")
     try:
-        if shared is not None:
-            return MatrixReport(path, pins, asked, shared)
-        return JsonReport(path, release, pins, asked)
+        return start(path)
     except OSError as error:
         raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -502,7 +550,7 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     return outcomes, _saved(report, outcomes, code)
 
 
-def _saved(report: JsonReport | None, outcomes: Mapping[int, Outcome], code: int) -> int:
+def _saved(report: JsonReport | FleetJson | None, outcomes: Any, code: int) -> int:
     """Write the report; a failure to write is an error of its own and changes no verdict."""
     if report is None:
         return code

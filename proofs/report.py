@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from proofs.files import is_stream, write_beside
 from proofs.verdicts import Counterexample, Obligation, Outcome, Verdict
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "print_outcome",
     "run_document",
     "tally",
+    "version",
     "versions",
 ]
 
@@ -135,7 +136,7 @@ def run_document(
 
 def versions() -> dict[str, str | None]:
     """Return the versions that a run's verdicts and costs rest on."""
-    named = {name: _version(name) for name in ("rowbound", "z3-solver", "rich")}
+    named = {name: version(name) for name in ("rowbound", "z3-solver", "rich")}
     return named | {"python": platform.python_version()}
 
 
@@ -153,8 +154,7 @@ class JsonReport:
         Raises:
             OSError: it cannot.
         """
-        self._is_stream = path.is_relative_to("/dev") or path.is_relative_to("/proc") or path.is_fifo()
-        self._path = path if self._is_stream else path.resolve()
+        self._path = path if is_stream(path) else path.resolve()
         self._release, self._pins, self._asked = release, pins, asked
         self.write({}, exit_code=None)
 
@@ -165,19 +165,9 @@ class JsonReport:
 
     def write(self, outcomes: Mapping[int, Outcome], *, exit_code: int | None) -> None:
         """Write what is known; with an exit code the run is complete."""
-        text = json.dumps(self.document(outcomes, exit_code), indent=2) + "\n"
-        if self._path.is_dir():
-            raise IsADirectoryError(f"{self._path} is a directory")
-        if self._is_stream:
-            if exit_code is not None:  # a pipe or a device has no incomplete state
-                self._path.write_text(text, encoding="utf-8")
-            return
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(self._path)
-        finally:
-            beside.unlink(missing_ok=True)
+        if exit_code is None and is_stream(self._path):
+            return  # a pipe or a device has no incomplete state
+        write_beside(self._path, json.dumps(self.document(outcomes, exit_code), indent=2) + "\n")
 
 
 def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
@@ -217,7 +207,8 @@ def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
     return entry
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
+    """Return a distribution's installed version, or None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
