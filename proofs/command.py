@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
-import os
 import re
-import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -31,6 +24,16 @@ from invariants import (
     describe_kind,
     parameters_for,
 )
+from proofs.console import WIDE as _WIDE
+from proofs.console import Parser as _Parser
+from proofs.console import PipedConsole as _Console
+from proofs.console import Signals as _Signals
+from proofs.console import Stopped as _Stopped
+from proofs.console import UsageError as _UsageError
+from proofs.console import closest as _closest
+from proofs.console import echo as _echo
+from proofs.console import one_of as _one_of
+from proofs.console import run_command, say
 from proofs.emit import test_file
 from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
 from proofs.pool import decide_all
@@ -52,110 +55,17 @@ from proofs.verdicts import (
 __all__ = ["main"]
 
 _PROGRAM = "python -m proofs.check"
-_LONGEST_ECHO = 60
 _MOST_JOBS = 1024
 _MOST_DIGITS = 40
-_WIDE = 10_000
-"""Lines are never folded, whatever the terminal's width says."""
-
-
-class _UsageError(Exception):
-    """Something in the call cannot be meant; its text is the one line that says so."""
-
-
-class _Stopped(BaseException):
-    """A signal asked the run to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to `main`: rich itself would exit with 1, which here means REFUTED."""
-        raise BrokenPipeError
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Turn every mistake in the call into the same kind of error."""
-        raise _UsageError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    _Signals.seen = None
-    with suppress(ValueError):  # only a main thread may set handlers; elsewhere the caller's stay
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _Signals.handle)
-    try:
-        code = _main(arguments)
-        sys.stdout.flush()
-    except _UsageError as mistake:
-        _say(f"{mistake} (see --help)")
-        code = EXIT_USAGE
-    except _Stopped as stopped:
-        _say("stopped before everything was decided; nothing is claimed of the rest")
-        code = 128 + stopped.number
-    except ModuleNotFoundError as missing:
-        _say(f"needs {missing.name}: install rowbound with what it depends on")
-        code = EXIT_USAGE
-    except BrokenPipeError:
-        _discard_output()
-        code = 128 + signal.SIGPIPE
-    except OSError as error:
-        _discard_output()
-        _say(f"cannot go on: {error}; nothing is claimed")
-        code = EXIT_INTERNAL
-    except Exception:  # noqa: BLE001  # Python's own exit code for it is 1, which here means REFUTED
-        traceback.print_exc()
-        _say("internal error; nothing is claimed")
-        code = EXIT_INTERNAL
-    return code
+    return run_command(_PROGRAM, lambda: _main(arguments))
 
 
 def _say(line: str) -> None:
-    """Say one line on standard error, if there is one."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"{_PROGRAM}: {line}\n")
-        sys.stderr.flush()
-
-
-def _discard_output() -> None:
-    """Give the interpreter nothing to flush into an output that is closed or full."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class _Signals:
-    """What a signal's handler saw.
-
-    An exception that a handler raises is lost where Python cannot pass it on, such as in a destructor. While
-    `held` it is therefore not raised there: whoever holds it asks with `raise_if_seen`.
-    """
-
-    seen: int | None = None
-    held = False
-
-    @classmethod
-    def handle(cls, number: int, _frame: FrameType | None) -> None:
-        cls.seen = number
-        if not cls.held:
-            cls.raise_if_seen()
-
-    @classmethod
-    def raise_if_seen(cls) -> None:
-        if cls.seen is not None:
-            raise _Stopped(cls.seen)
-
-    @classmethod
-    @contextmanager
-    def hold(cls) -> Iterator[None]:
-        cls.held = True
-        try:
-            yield
-        finally:
-            cls.held = False
+    say(_PROGRAM, line)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -300,23 +210,6 @@ def _job_count(text: str) -> int:
     return int(text)
 
 
-def _one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], str]:
-    """Return a reader of an option's value that helps with a name that is not there."""
-
-    def read(text: str) -> str:
-        if text not in names:
-            hint = _closest(text, names) or f"there are {there_are}"
-            raise argparse.ArgumentTypeError(f"no {what} is named {_echo(text)}; {hint}")
-        return text
-
-    return read
-
-
-def _closest(text: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(text, names, n=1)
-    return f"did you mean {close[0]}?" if close else ""
-
-
 def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -> dict[str, int | bool]:
     """Read every NAME=VALUE, refusing what no selected claim has and what its option does not allow."""
     known = {p.name: p for kind in SPEC_KINDS for p in parameters_for(kind)}
@@ -354,10 +247,6 @@ def _value(parameter: Parameter, text: str) -> int | bool:
     if problem := parameter.problem(value):
         raise _UsageError(problem)
     return value
-
-
-def _echo(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}...")
 
 
 def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:

@@ -98,7 +98,7 @@ def _example(fault: Fault, report: Report) -> Example:
 
 
 def _first_failing(fault: Fault, values: _Values, name: str) -> int | None:
-    """Return the smallest value of one parameter with which the faulty variant fails, the rest being fixed."""
+    """Return the smallest value of one parameter that breaks the faulty variant, the rest being fixed."""
     fixed = {other: value for other, value in values.items() if other != name}
     question = _Question(fault, fault.faulty, fixed)
     return question.least(name) if question.broken() else None
@@ -165,7 +165,8 @@ def _smallest(fault: Fault) -> _Values:
         name = parameter.name
         if name not in fixed and not parameter.is_switch:
             least = _Question(fault, fault.faulty, fixed).least(name, int(found[name]))
-            found = _breaking(fault, {**fixed, name: least}) or found
+            if least is not None:
+                found = _breaking(fault, {**fixed, name: least}) or found
         fixed[name] = found[name]
     return found
 

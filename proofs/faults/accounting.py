@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from invariants import TODAY, Access, Case, FullAttentionSpec, MambaAlignSpec, entries
-from invariants.arithmetic import all_of, cdiv, minimum, modulo, where
+from invariants import TODAY, Case, FullAttentionSpec, MambaAlignSpec, entries
+from invariants.arithmetic import all_of, cdiv, where
 from invariants.parameters import size
 from proofs.faults.model import Claim, Fault, Kind, Report, at_most, below, engine, equal, sizes_of
 
@@ -276,9 +276,7 @@ FAULTS: tuple[Fault, ...] = (
         title="the dummies of a padded batch have no state slots of their own, one per draft length",
         seen="run out of state blocks; padding aliases the states of live requests",
         domain=sizes_of(_Dummies),
-        assumes=lambda sizes: all_of(
-            sizes.live <= sizes.max_batch, sizes.dummies <= sizes.max_draft_len + 1
-        ),
+        assumes=lambda sizes: all_of(sizes.live <= sizes.max_batch, sizes.dummies <= sizes.max_draft_len + 1),
         faulty=lambda sizes: _dummies_have_slots(sizes, sizes.max_batch),
         repaired=lambda sizes: _dummies_have_slots(sizes, sizes.max_batch + sizes.max_draft_len + 1),
         reports=(

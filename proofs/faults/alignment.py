@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from invariants import TODAY, Case, row_width
@@ -152,9 +151,7 @@ FAULTS: tuple[Fault, ...] = (
         domain=engine("mla", TODAY),
         assumes=_not_an_encoder_decoder,
         faulty=lambda case: _consumer_agrees(case, _unpadded(case) * case.spec.expansion),
-        repaired=lambda case: _consumer_agrees(
-            case, row_width(case.deployment, case.spec, release=TODAY)
-        ),
+        repaired=lambda case: _consumer_agrees(case, row_width(case.deployment, case.spec, release=TODAY)),
         reports=(
             Report(
                 sizes={"max_model_len": 480_000, "block_size": 64, "decode_context_parallel_size": 4},
@@ -271,9 +268,7 @@ FAULTS: tuple[Fault, ...] = (
         seen="found in review",
         domain=sizes_of(_Clamped),
         assumes=lambda sizes: sizes.limit >= sizes.alignment,
-        faulty=lambda sizes: _aligned(
-            sizes, minimum(round_up(sizes.wanted, sizes.alignment), sizes.limit)
-        ),
+        faulty=lambda sizes: _aligned(sizes, minimum(round_up(sizes.wanted, sizes.alignment), sizes.limit)),
         repaired=lambda sizes: _aligned(sizes, _clamped_first(sizes)),
         reports=(
             Report(
@@ -311,9 +306,7 @@ FAULTS: tuple[Fault, ...] = (
         domain=engine("sink-full-attention", TODAY),
         assumes=_not_an_encoder_decoder,
         faulty=lambda case: _consumer_agrees(case, _unpadded(case) * case.spec.expansion),
-        repaired=lambda case: _consumer_agrees(
-            case, row_width(case.deployment, case.spec, release=TODAY)
-        ),
+        repaired=lambda case: _consumer_agrees(case, row_width(case.deployment, case.spec, release=TODAY)),
         reports=(
             Report(
                 sizes={"max_model_len": 1_000, "num_tokens": 1},

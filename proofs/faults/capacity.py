@@ -13,6 +13,7 @@ from proofs.faults.model import Claim, Fault, Kind, Report, at_most, below, engi
 __all__ = ["FAULTS"]
 
 _027, _028 = release("vllm-0.27"), release("vllm-0.28")
+_PADDED_TOKENS = 128
 
 
 def _row_fits(case: Case, worker: Release, runner: Runner = Runner.V2) -> Claim:
@@ -93,8 +94,16 @@ def _folded_row(sizes: _Recurrent) -> int:
 
 
 def _padded_row(sizes: _Recurrent) -> int:
-    """A row padded to 128 tokens, of blocks that divide 128."""
-    return round_up(cdiv(sizes.max_model_len, sizes.block_size), 128 // sizes.block_size)
+    """Return a row padded to whole multiples of `_PADDED_TOKENS`, of blocks that divide them."""
+    return round_up(cdiv(sizes.max_model_len, sizes.block_size), _PADDED_TOKENS // sizes.block_size)
+
+
+def _blocks_divide_the_padding(sizes: _Recurrent) -> bool:
+    return all_of(
+        _within_context(sizes),
+        sizes.block_size <= _PADDED_TOKENS,
+        modulo(_PADDED_TOKENS, sizes.block_size) == 0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,9 +475,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         repaired=lambda sizes: at_most(
             states=1 + sizes.num_speculative_tokens,
-            row_width=maximum(
-                cdiv(sizes.max_model_len, sizes.block_size), 1 + sizes.num_speculative_tokens
-            ),
+            row_width=maximum(cdiv(sizes.max_model_len, sizes.block_size), 1 + sizes.num_speculative_tokens),
         ),
         reports=(
             Report(
@@ -629,9 +636,7 @@ FAULTS: tuple[Fault, ...] = (
         seen="the block table overflows near max_model_len",
         domain=sizes_of(_Preallocated),
         assumes=lambda sizes: sizes.needed <= sizes.row_blocks,
-        faulty=lambda sizes: at_most(
-            entries=sizes.needed + sizes.preallocated, row_width=sizes.row_blocks
-        ),
+        faulty=lambda sizes: at_most(entries=sizes.needed + sizes.preallocated, row_width=sizes.row_blocks),
         repaired=lambda sizes: at_most(
             entries=sizes.needed + minimum(sizes.preallocated, sizes.row_blocks - sizes.needed),
             row_width=sizes.row_blocks,
@@ -708,12 +713,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         thread="C++ port, row of recurrent state",
         kind=Kind.CAPACITY,
-        title="a row by length, padded to 128 tokens, has no columns for draft states, and appends go unchecked",
+        title="a row by length, padded to 128 tokens, has none for draft states, and appends go unchecked",
         seen="free(): invalid pointer after a prompt of 93 tokens",
         domain=sizes_of(_Recurrent),
-        assumes=lambda sizes: all_of(
-            _within_context(sizes), sizes.block_size <= 128, modulo(128, sizes.block_size) == 0
-        ),
+        assumes=_blocks_divide_the_padding,
         faulty=lambda sizes: at_most(entries=_recurrent_entries(sizes), row_width=_padded_row(sizes)),
         repaired=lambda sizes: at_most(entries=_recurrent_entries(sizes), row_width=_recurrent_row(sizes)),
         reports=(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from invariants.arithmetic import all_of, modulo, where
+from invariants.arithmetic import modulo, where
 from invariants.parameters import size
 from proofs.faults.model import Claim, Fault, Kind, Report, at_most, equal, sizes_of
 
@@ -50,10 +50,12 @@ def _product_fits(sizes: _Offset) -> Iterator[bool]:
 def _first_wrapping(**sizes: int) -> Report:
     """Return the example whose index is the first of which the offset wraps to the most negative numbers."""
     exact = sizes["stride"] * sizes["index"]
-    return Report(sizes=sizes, faulty={"exact offset": exact}, repaired={"computed offset": exact}, first="index")
+    return Report(
+        sizes=sizes, faulty={"exact offset": exact}, repaired={"computed offset": exact}, first="index"
+    )
 
 
-def _product(
+def _product(  # noqa: PLR0913  # what a fault is made of
     thread: str,
     title: str,
     seen: str,

@@ -133,7 +133,12 @@ def _length_is_corrected(sizes: _Speculated, drafts: int) -> Claim:
 FAULTS: tuple[Fault, ...] = (
     Fault(
         thread="vllm#39589",
-        also=("vllm#39591", "vllm#42494", "gittensor-ai-lab/sparkinfer#185", "gittensor-ai-lab/sparkinfer#146"),
+        also=(
+            "vllm#39591",
+            "vllm#42494",
+            "gittensor-ai-lab/sparkinfer#185",
+            "gittensor-ai-lab/sparkinfer#146",
+        ),
         kind=Kind.STALE,
         title="a shorter request that takes over a row leaves the last owner's blocks in its tail",
         seen="up to 7 different outputs in 20 greedy runs",

@@ -33,12 +33,11 @@ UNMODELLED: tuple[Unmodelled, ...] = (
         ("vllm-ascend#14320",), "a suspicion only: the reporter's own probe saw no block ID out of range"
     ),
     Unmodelled(
-        ("LMCache/LMCache#2327",), "a shorter slot list after a tracker's change that is not described further"
+        ("LMCache/LMCache#2327",),
+        "a shorter slot list after a tracker's change that is not described further",
     ),
     Unmodelled(("NVIDIA/TensorRT-LLM#13320",), "only its title is known: block IDs frozen while tokens grow"),
-    Unmodelled(
-        ("vllm#55951",), "a row mapping several pipeline steps old: needs a model of steps in flight"
-    ),
+    Unmodelled(("vllm#55951",), "a row mapping several pipeline steps old: needs a model of steps in flight"),
     Unmodelled(
         ("vllm-ascend#14055",), "blocks freed while an asynchronous step reads them: needs steps in flight"
     ),
@@ -59,12 +58,10 @@ UNMODELLED: tuple[Unmodelled, ...] = (
         ("tenstorrent/tt-metal#52270", "tenstorrent/tt-xla#5897"),
         "one large read hangs a device; the limit of the device is not known",
     ),
-    Unmodelled(
-        ("flashinfer-ai/flashinfer#3916",), "no fault: it lifts the alignment rule for one backend"
-    ),
+    Unmodelled(("flashinfer-ai/flashinfer#3916",), "no fault: it lifts the alignment rule for one backend"),
     Unmodelled(
         ("vllm-0.32 kernel-tables",),
-        "rows and encoder length of the second table differ from the first's; neither was shown to be reached",
+        "its rows and its encoder length differ from the first table's; neither was shown to be reached",
     ),
     Unmodelled(
         ("vllm-0.33 dummy-lengths",),

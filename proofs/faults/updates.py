@@ -140,9 +140,7 @@ def _nothing_left(tables: _Tables) -> Claim:
 def _sampled_within(deployment: Deployment, worker: Release) -> Claim:
     """Claim that the longest padded step leaves room for the token that it samples."""
     longest = max_num_tokens(deployment, release=worker)
-    return at_most(
-        tokens=longest + deployment.num_sampled_tokens, max_model_len=deployment.max_model_len
-    )
+    return at_most(tokens=longest + deployment.num_sampled_tokens, max_model_len=deployment.max_model_len)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +210,7 @@ FAULTS: tuple[Fault, ...] = (
                 faulty={"count": 17, "row width": 16},
                 repaired={"count": 16},
                 first="new",
+                by_hand=True,
             ),
         ),
     ),
