@@ -50,6 +50,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     if options.list:
         _print_list(console, asked, left_out)
         return 0
+    if not asked:
+        reasons = "; ".join(_left_out_line(item) for item in left_out)
+        raise UsageError(f"nothing to reproduce: {reasons}")
     report = _JsonFile(options.json) if options.json else None
     started, findings = time.perf_counter(), list[Finding]()
     try:
@@ -123,7 +126,11 @@ def _print_list(console: Console, asked: Sequence[Fault], left_out: Sequence[Unm
 
 def _print_left_out(console: Console, left_out: Sequence[Unmodelled]) -> None:
     for item in left_out:
-        console.print(f"not modelled: {', '.join(item.threads)}: {item.reason}")
+        console.print(_left_out_line(item))
+
+
+def _left_out_line(item: Unmodelled) -> str:
+    return f"not modelled: {', '.join(item.threads)}: {item.reason}"
 
 
 def _head(fault: Fault) -> str:
@@ -138,8 +145,7 @@ def _print_finding(console: Console, finding: Finding, *, in_full: bool) -> None
 def finding_lines(finding: Finding, *, in_full: bool = False) -> list[str]:
     """Return the lines that a person reads about one fault."""
     fault = finding.fault
-    told = finding.examples[0]
-    reproduced = "NOT reproduced" if finding.unreproduced else f"reproduced {_clash(told)}"
+    reproduced = "NOT reproduced" if finding.unreproduced else f"reproduced {_clash(finding.examples[0])}"
     repaired = "repair NOT proved" if finding.unrepaired else "repaired: proved"
     lines = [f"{_head(fault)}  {reproduced}; {repaired}"]
     lines += [f"{_INDENT}{problem}" for problem in (*finding.unreproduced, *finding.unrepaired)]
@@ -187,7 +193,7 @@ def _tally(findings: Sequence[Finding], left_out: Sequence[Unmodelled]) -> str:
     kinds = Counter(finding.fault.kind.value for finding in findings)
     spread = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     return (
-        f"{len(findings)} fault{'s' * (len(findings) != 1)} ({spread or 'none'}): "
+        f"{len(findings)} fault{'s' * (len(findings) != 1)} ({spread}): "
         f"{len(findings) - wrong} reproduced and repaired, {wrong} not; "
         f"{len(findings) - by_hand} with their thread's numbers, {by_hand} with numbers by hand; "
         f"{len(left_out)} not modelled"

@@ -77,6 +77,8 @@ class Finding:
 def check_fault(fault: Fault) -> Finding:
     """Reproduce a fault, refute its faulty variant for all sizes and prove the repaired one."""
     started = time.perf_counter()
+    if illegal := tuple(problem for report in fault.reports for problem in _illegal(fault, report)):
+        return Finding(fault, (), {}, illegal, ("not asked: an example is not legal",), 0.0)
     examples = tuple(_example(fault, report) for report in fault.reports)
     smallest = _smallest(fault)
     return Finding(
@@ -109,7 +111,6 @@ def _unreproduced(
 ) -> Iterable[str]:
     for example in examples:
         report = example.report
-        yield from _illegal(fault, report)
         yield from _differences("faulty", report.faulty, example.faulty)
         if example.faulty.holds():
             yield "the faulty variant holds at the example's sizes"
@@ -133,10 +134,11 @@ def _unrepaired(fault: Fault, examples: Iterable[Example]) -> Iterable[str]:
 def _illegal(fault: Fault, report: Report) -> Iterable[str]:
     """Return why an example is not one of the fault's, if it is not."""
     values = fault.values(report)
-    yield from (f"there is no size {name}" for name in report.sizes if name not in values)
-    yield from filter(None, (p.problem(values[p.name]) for p in fault.domain.parameters))
-    if not fault.legal(fault.domain.build(values)):
-        yield "the example's sizes are not legal"
+    problems = [f"there is no size {name}" for name in report.sizes if name not in values]
+    problems += filter(None, (p.problem(values[p.name]) for p in fault.domain.parameters))
+    if not problems and not fault.legal(fault.domain.build(values)):
+        problems.append("the example's sizes are not legal")
+    return problems
 
 
 def _differences(variant: str, expected: Mapping[str, int], claim: Claim) -> Iterable[str]:

@@ -299,7 +299,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm-0.33 sink-columns",
+        thread="vllm-0.33:sink-columns",
         kind=Kind.ALIGNMENT,
         title="the builder of sink attention concatenates to the length's blocks, not to the padded row",
         seen="nothing reported; no release can construct the manager behind it",

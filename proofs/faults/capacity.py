@@ -404,7 +404,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm-0.27 wrapped-mamba",
+        thread="vllm-0.27:wrapped-mamba",
         kind=Kind.CAPACITY,
         title="the wrapper around aligned recurrent layers has the base formula, without draft states",
         seen="nothing reported; the release's own code hands over more than the row holds",
@@ -488,7 +488,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm_tt_plugin width test",
+        thread="vllm_tt_plugin:row-width",
         kind=Kind.CAPACITY,
         title="a row is trimmed to the pool's size although sliding groups index it by position",
         seen="long prefills fail",
@@ -711,7 +711,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="C++ port, row of recurrent state",
+        thread="cpp-port:state-row",
         kind=Kind.CAPACITY,
         title="a row by length, padded to 128 tokens, has none for draft states, and appends go unchecked",
         seen="free(): invalid pointer after a prompt of 93 tokens",

@@ -430,7 +430,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm-0.32 drafter-clamp",
+        thread="vllm-0.32:drafter-clamp",
         kind=Kind.COLUMN,
         title="a drafter clamps positions to the length from before it was fitted to the memory",
         seen="nothing reported; the release's own arithmetic leaves the row at three drafts",
@@ -454,7 +454,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm-0.33 draft-aliasing",
+        thread="vllm-0.33:draft-aliasing",
         kind=Kind.COLUMN,
         title="a drafter clamps the column but not the offset, so positions past the context share slots",
         seen="nothing reported; draft positions 128 to 133 write the slots of 112 to 117",

@@ -227,7 +227,7 @@ FAULTS: tuple[Fault, ...] = (
         also=("vllm#1514",),
     ),
     Fault(
-        thread="vllm hisparse row-cap test",
+        thread="vllm:hisparse-row-cap",
         kind=Kind.INTEGER,
         title="a pool of more blocks than 32 bits address",
         seen="accuracy falls from 0.905 to 0, and nothing faults",
@@ -244,7 +244,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     _product(
-        "vllm-0.33 slot-width",
+        "vllm-0.33:slot-width",
         "a slot is computed in 32 bits from block ID and block size",
         "nothing reported; large block sizes occur for state groups, whose slots nobody reads",
         _limits(
@@ -258,7 +258,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     _product(
-        "vllm-0.27 token-rows",
+        "vllm-0.27:token-rows",
         "a request's row of token IDs is addressed in 32 bits",
         "nothing reported; wraps at 2,048 requests of a million tokens",
         _limits({1_048_576: 2_048}),

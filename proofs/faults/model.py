@@ -177,7 +177,7 @@ class Fault:
     """One public fault as a model that can be run and proved.
 
     Attributes:
-        thread: the public thread, or a release and a word where the release's source is the witness.
+        thread: the public thread, or a source and a word where code, a test or a note is the witness.
         also: further threads with the same model.
         kind: its class.
         title: what is wrong, in our own words.

@@ -175,7 +175,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm move_row test",
+        thread="vllm:move-row",
         kind=Kind.STALE,
         title="a row that was moved away still names its blocks for whoever reads it as a dummy",
         seen="kept by an upstream test of vacated rows",

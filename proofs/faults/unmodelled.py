@@ -17,7 +17,7 @@ class Unmodelled:
 
 UNMODELLED: tuple[Unmodelled, ...] = (
     Unmodelled(
-        ("write-up of a clamped ring kernel",),
+        ("write-up:ring-clamp",),
         "no fault of its own: a clamp that changed nothing because another path made the mapping",
     ),
     Unmodelled(
@@ -60,11 +60,11 @@ UNMODELLED: tuple[Unmodelled, ...] = (
     ),
     Unmodelled(("flashinfer-ai/flashinfer#3916",), "no fault: it lifts the alignment rule for one backend"),
     Unmodelled(
-        ("vllm-0.32 kernel-tables",),
+        ("vllm-0.32:kernel-tables",),
         "its rows and its encoder length differ from the first table's; neither was shown to be reached",
     ),
     Unmodelled(
-        ("vllm-0.33 dummy-lengths",),
+        ("vllm-0.33:dummy-lengths",),
         "a dummy step may be longer than max_model_len; only a warning results",
     ),
 )

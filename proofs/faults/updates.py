@@ -173,7 +173,7 @@ def _session_row_fits_if_refused(case: Case) -> Claim:
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        thread="vllm-0.29 append-group-by-group",
+        thread="vllm-0.29:append-group-by-group",
         also=("vllm#51171",),
         kind=Kind.UPDATE,
         title="an append that group 1 refuses has already been staged and counted for group 0",
@@ -194,7 +194,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm-0.33 count-before-write",
+        thread="vllm-0.33:count-before-write",
         kind=Kind.UPDATE,
         title="V1 advances a row's count before the write that does not fit",
         seen="could not broadcast input array; for one block at a full row nothing at all",
@@ -330,7 +330,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        thread="vllm-0.33 session-rows",
+        thread="vllm-0.33:session-rows",
         kind=Kind.UPDATE,
         title="recurrent lists of a resumable session grow with its tokens, past the row",
         seen="the engine ends; up to 0.28 a silent write into the next request's row",
