@@ -174,9 +174,9 @@ def _details(finding: Finding) -> Iterator[str]:
     small = ", ".join(
         f"{name} {_shown(finding.smallest[name])}"
         for name in usual
-        if name in finding.smallest and (usual[name] is None or finding.smallest[name] != usual[name])
+        if name in finding.smallest and finding.smallest[name] != (usual[name] or 0)
     )
-    yield f"{_INDENT}smallest sizes that break the faulty variant: {small}"
+    yield f"{_INDENT}smallest that breaks the faulty variant, the rest being usual or 0: {small}"
 
 
 def _shown(value: int | bool) -> str:

@@ -235,7 +235,7 @@ FAULTS: tuple[Fault, ...] = (
         thread="NVIDIA/TensorRT-LLM#13274",
         kind=Kind.ACCOUNTING,
         title="a request is admitted by its cache blocks alone, though it needs a state as well",
-        seen="out of state blocks while serving",
+        seen="the scheduler does not know how many states are free; worked around",
         domain=sizes_of(_TwoPools),
         faulty=lambda sizes: _states_found(sizes, sizes.blocks <= sizes.free_blocks),
         repaired=lambda sizes: _states_found(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from invariants import TODAY, Case, row_width
+from invariants import TODAY, Case, Runner, row_width
 from invariants.arithmetic import cdiv, common_divisor, minimum, modulo, round_up
 from invariants.parameters import size
 from proofs.faults.model import Claim, Fault, Kind, Report, at_most, engine, equal, sizes_of
@@ -17,8 +18,19 @@ _TILE_TOKENS = 128
 
 def _whole_tiles(case: Case, width: int) -> Claim:
     """Claim that a row ends at a tile of the kernel."""
-    tile = _TILE_TOKENS // common_divisor(_TILE_TOKENS, case.spec.tokens_per_block)
-    return equal(past_a_whole_tile=modulo(width, tile), expected=0, row_width=width)
+    return equal(past_a_whole_tile=modulo(width, _tile(case)), expected=0, row_width=width)
+
+
+def _tile(case: Case) -> int:
+    """Return how many blocks one tile has."""
+    return _TILE_TOKENS // common_divisor(_TILE_TOKENS, case.spec.tokens_per_block)
+
+
+def _padding_is_whole_tiles(case: Case) -> Iterator[bool]:
+    blocks = case.spec.max_num_blocks_per_req(case.deployment, case.deployment.row_length(Runner.V2))
+    width, tile = TODAY.width(case.deployment, case.spec, Runner.V2), _tile(case)
+    yield width == cdiv(blocks, tile) * tile
+    yield width // tile == cdiv(blocks, tile)
 
 
 def _padded_to_tiles(case: Case) -> bool:
@@ -128,13 +140,12 @@ FAULTS: tuple[Fault, ...] = (
         thread="vllm#39324",
         kind=Kind.ALIGNMENT,
         title="a kernel of latent attention reads whole tiles of 128 tokens and the row ends inside one",
-        seen="a ValueError at start-up",
+        seen="a ValueError",
         domain=engine("mla", TODAY),
         assumes=_padded_to_tiles,
         faulty=lambda case: _whole_tiles(case, _unpadded(case)),
-        repaired=lambda case: _whole_tiles(
-            case, row_width(case.deployment, case.spec, release=TODAY) // case.spec.expansion
-        ),
+        repaired=lambda case: _whole_tiles(case, TODAY.width(case.deployment, case.spec, Runner.V2)),
+        steps=_padding_is_whole_tiles,
         reports=(
             Report(
                 sizes={"max_model_len": 9_416, "block_size": 32, "num_tokens": 1},
@@ -229,7 +240,7 @@ FAULTS: tuple[Fault, ...] = (
         also=("vllm-ascend#16120",),
         kind=Kind.ALIGNMENT,
         title="a kernel stages a whole row in on-chip memory, however wide it is",
-        seen="does not run with rows of 131,072 entries",
+        seen="more than the on-chip memory holds at 131,072 entries",
         domain=sizes_of(_Staged),
         faulty=lambda sizes: at_most(staged=sizes.row_width, room=sizes.room),
         repaired=lambda sizes: at_most(staged=minimum(sizes.row_width, sizes.room), room=sizes.room),

@@ -467,7 +467,7 @@ FAULTS: tuple[Fault, ...] = (
         thread="vllm-project/tpu-inference#2536",
         kind=Kind.CAPACITY,
         title="a row by length is narrower than the running state and its drafts",
-        seen="found by reading",
+        seen="not told",
         domain=sizes_of(_States),
         faulty=lambda sizes: at_most(
             states=1 + sizes.num_speculative_tokens,
@@ -633,7 +633,7 @@ FAULTS: tuple[Fault, ...] = (
         thread="vllm#10730",
         kind=Kind.CAPACITY,
         title="blocks handed out ahead of need run past the row of a nearly full request",
-        seen="the block table overflows near max_model_len",
+        seen="requests near max_model_len hold more blocks than it has",
         domain=sizes_of(_Preallocated),
         assumes=lambda sizes: sizes.needed <= sizes.row_blocks,
         faulty=lambda sizes: at_most(entries=sizes.needed + sizes.preallocated, row_width=sizes.row_blocks),

@@ -215,7 +215,7 @@ FAULTS: tuple[Fault, ...] = (
     _product(
         "vllm#1486",
         "a block times its size wraps in a cache of 64K blocks",
-        "an illegal memory access",
+        "offsets past the largest 32-bit integer",
         (
             Report(
                 sizes={"stride": 16 * 32 * 128, "index": 65_535},

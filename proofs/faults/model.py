@@ -185,7 +185,7 @@ class Fault:
         domain: the sizes that it quantifies over.
         assumes: which of them are legal, beyond the domain's own rules.
         faulty: the claim as the faulty code makes it.
-        repaired: the same claim after the repair.
+        repaired: the same claim after the thread's repair, or after one that would do where it has none.
         reports: the examples whose numbers must come out.
         steps: intermediate claims for the repaired proof, each proved before it is used.
     """

@@ -160,7 +160,7 @@ FAULTS: tuple[Fault, ...] = (
         thread="InternLM/lmdeploy#4569",
         kind=Kind.STALE,
         title="a graph's block offsets are not cleared before the next batch is copied in",
-        seen="padded rows name blocks of an earlier batch",
+        seen="block 0 belongs to the padding, and padded rows name others",
         domain=sizes_of(_Reused),
         assumes=_past_the_new_owner,
         faulty=lambda sizes: _graph_input_is_null(sizes, cleared=False),

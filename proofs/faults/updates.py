@@ -262,7 +262,7 @@ FAULTS: tuple[Fault, ...] = (
         thread="RBLN-SW/vllm-rbln#676",
         kind=Kind.UPDATE,
         title="a stashed delta survives a preemption and is emitted after its blocks were freed",
-        seen="blocks of one request written by another",
+        seen="block IDs are emitted that the request no longer owns",
         domain=sizes_of(_Preempted),
         faulty=lambda sizes: _emitted_is_owned(sizes, clear=False),
         repaired=lambda sizes: _emitted_is_owned(sizes, clear=True),

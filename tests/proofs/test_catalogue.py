@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from proofs.faults import FAULTS, UNMODELLED, Kind
 from proofs.faults.integers import signed
 from proofs.reproduce import check_fault, legal_sizes, unproved
 
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 COMMAND = [sys.executable, "-W", "error", "-m", "proofs.catalogue"]
 
 # Each line is one example: what the faulty variant gives, the first failing value included.
@@ -150,33 +152,33 @@ vllm-project/tpu-inference#2536 vllm_tt_plugin:row-width vllm-ascend#14024 vllm#
 sgl-project/sglang#19016 sgl-project/sglang#19641 sgl-project/sglang#18980 sgl-project/sglang#18780
 sgl-project/sglang#27338 sgl-project/sglang#27460 sgl-project/sglang#26532 sgl-project/sglang#27485
 sgl-project/sglang#24236 sgl-project/sglang#23570 Ascend/sglang#428 vllm#10730 vllm#5563 vllm#8145 vllm#8340
-vllm#8068 vllm#8432 vllm#9963 NVIDIA/TensorRT-LLM#19514 NVIDIA/TensorRT-LLM#19516 vllm#30772 vllm-ascend#10769
-gittensor-ai-lab/sparkinfer#33 gittensor-ai-lab/sparkinfer#34 gittensor-ai-lab/sparkinfer#110
-gittensor-ai-lab/sparkinfer#111 gittensor-ai-lab/sparkinfer#413 gittensor-ai-lab/sparkinfer#135
-gittensor-ai-lab/sparkinfer#387 gittensor-ai-lab/sparkinfer#196 cpp-port:state-row vllm#56059 vllm#57477
-vllm#53982 vllm#54296 vllm#57317 vllm#57227 vllm#56469 vllm#53896 vllm#53781 write-up:ring-clamp
-gittensor-ai-lab/sparkinfer#41 gittensor-ai-lab/sparkinfer#42 gittensor-ai-lab/sparkinfer#152 vllm#45462
-vllm#16209 vllm#16157 vllm#16274 sgl-project/sglang#5173 sgl-project/sglang#5170 vllm#41898 vllm#41884
-vllm#51723 vllm#42084 vllm#50021 vllm#48475 vllm#37052 vllm#57941 vllm#57964 vllm#21986 vllm#24662
-sgl-project/sglang#9388 flashinfer-ai/flashinfer#4737 NVIDIA/TensorRT-LLM#3736 microsoft/onnxruntime#32391
-vllm-ascend#14320 vllm#50852 vllm#48043 vllm#23316 vllm#26661 vllm#28558 vllm#53812 vllm#53962
-RBLN-SW/vllm-rbln#676 LMCache/LMCache#2327 vllm#10013 tenstorrent/vllm#55 NVIDIA/TensorRT-LLM#13320
-vllm#39589 vllm#39591 vllm#42494 vllm#42273 vllm#42276 vllm:move-row vllm-ascend#9818 vllm-ascend#11774
-vllm-ascend#3482 vllm-ascend#1416 InternLM/lmdeploy#4569 vllm#55951 NVIDIA/TensorRT-LLM#13151
-NVIDIA/TensorRT-LLM#13278 gittensor-ai-lab/sparkinfer#185 gittensor-ai-lab/sparkinfer#146 vllm-ascend#14055
-sgl-project/sglang#23037 vllm-ascend#10032 vllm#47671 vllm#50427 vllm#50483 flashinfer-ai/flashinfer#3136
-flashinfer-ai/flashinfer#3130 vllm-xpu-kernels#445 sgl-project/sglang#34025 sgl-project/sglang#34027
-sgl-project/sglang#20389 vllm#1486 lightseekorg/tokenspeed#501 lightseekorg/tokenspeed#530
-ModelTC/LightLLM#998 syv-ai/qwen38-27b-rtx3090#86 vllm:hisparse-row-cap vllm#50531 vllm#51438
-NVIDIA/TensorRT-LLM#13619 vllm-ascend#15984 vllm#43382 ggml-org/llama.cpp#13194 ggml-org/llama.cpp#13833 ggml-org/llama.cpp#14097
-unslothai/unsloth#7530 NVIDIA/TensorRT-LLM#13274 vllm#39324 local-inference-lab/vllm#166 vllm#54359 vllm#56380
-vllm#57536 vllm#53906 vllm#51031 vllm-ascend#7019 vllm#47698 vllm#38831 vllm#27753 ovg-project/kvcached#330
+vllm#8068 vllm#8432 vllm#9963 NVIDIA/TensorRT-LLM#19514 NVIDIA/TensorRT-LLM#19516 vllm#30772
+vllm-ascend#10769 gittensor-ai-lab/sparkinfer#33 gittensor-ai-lab/sparkinfer#34
+gittensor-ai-lab/sparkinfer#110 gittensor-ai-lab/sparkinfer#111 gittensor-ai-lab/sparkinfer#413
+gittensor-ai-lab/sparkinfer#135 gittensor-ai-lab/sparkinfer#387 gittensor-ai-lab/sparkinfer#196
+cpp-port:state-row vllm#56059 vllm#57477 vllm#53982 vllm#54296 vllm#57317 vllm#57227 vllm#56469 vllm#53896
+vllm#53781 write-up:ring-clamp gittensor-ai-lab/sparkinfer#41 gittensor-ai-lab/sparkinfer#42
+gittensor-ai-lab/sparkinfer#152 vllm#45462 vllm#16209 vllm#16157 vllm#16274 sgl-project/sglang#5173
+sgl-project/sglang#5170 vllm#41898 vllm#41884 vllm#51723 vllm#42084 vllm#50021 vllm#48475 vllm#37052
+vllm#57941 vllm#57964 vllm#21986 vllm#24662 sgl-project/sglang#9388 flashinfer-ai/flashinfer#4737
+NVIDIA/TensorRT-LLM#3736 microsoft/onnxruntime#32391 vllm-ascend#14320 vllm#50852 vllm#48043 vllm#23316
+vllm#26661 vllm#28558 vllm#53812 vllm#53962 RBLN-SW/vllm-rbln#676 LMCache/LMCache#2327 vllm#10013
+tenstorrent/vllm#55 NVIDIA/TensorRT-LLM#13320 vllm#39589 vllm#39591 vllm#42494 vllm#42273 vllm#42276
+vllm:move-row vllm-ascend#9818 vllm-ascend#11774 vllm-ascend#3482 vllm-ascend#1416 InternLM/lmdeploy#4569
+vllm#55951 NVIDIA/TensorRT-LLM#13151 NVIDIA/TensorRT-LLM#13278 gittensor-ai-lab/sparkinfer#185
+gittensor-ai-lab/sparkinfer#146 vllm-ascend#14055 sgl-project/sglang#23037 vllm-ascend#10032 vllm#47671
+vllm#50427 vllm#50483 flashinfer-ai/flashinfer#3136 flashinfer-ai/flashinfer#3130 vllm-xpu-kernels#445
+sgl-project/sglang#34025 sgl-project/sglang#34027 sgl-project/sglang#20389 vllm#1486
+lightseekorg/tokenspeed#501 lightseekorg/tokenspeed#530 ModelTC/LightLLM#998 syv-ai/qwen38-27b-rtx3090#86
+vllm:hisparse-row-cap vllm#50531 vllm#51438 NVIDIA/TensorRT-LLM#13619 vllm-ascend#15984 vllm#43382
+ggml-org/llama.cpp#13194 ggml-org/llama.cpp#13833 ggml-org/llama.cpp#14097 unslothai/unsloth#7530
+NVIDIA/TensorRT-LLM#13274 vllm#39324 local-inference-lab/vllm#166 vllm#54359 vllm#56380 vllm#57536
+vllm#53906 vllm#51031 vllm-ascend#7019 vllm#47698 vllm#38831 vllm#27753 ovg-project/kvcached#330
 vllm-ascend#15817 vllm-ascend#16120 tenstorrent/tt-metal#52270 tenstorrent/tt-xla#5897
-flashinfer-ai/flashinfer#3916 vllm-ascend#10112 vllm-ascend#14714 NVIDIA/TensorRT-LLM#16957
-vllm#42489 vllm#42502 vllm#40072
-vllm-0.27:wrapped-mamba vllm-0.32:drafter-clamp vllm-0.33:draft-aliasing vllm-0.33:sink-columns
-vllm-0.33:session-rows vllm-0.32:kernel-tables vllm-0.33:dummy-lengths vllm-0.33:slot-width
-vllm-0.27:token-rows vllm-0.29:append-group-by-group vllm-0.33:count-before-write
+flashinfer-ai/flashinfer#3916 vllm-ascend#10112 vllm-ascend#14714 NVIDIA/TensorRT-LLM#16957 vllm#42489
+vllm#42502 vllm#40072 vllm-0.27:wrapped-mamba vllm-0.32:drafter-clamp vllm-0.33:draft-aliasing
+vllm-0.33:sink-columns vllm-0.33:session-rows vllm-0.32:kernel-tables vllm-0.33:dummy-lengths
+vllm-0.33:slot-width vllm-0.27:token-rows vllm-0.29:append-group-by-group vllm-0.33:count-before-write
 """
 SURVEYED = _SURVEYED.split()
 
@@ -523,3 +525,14 @@ def test_the_command_loads_neither_torch_nor_numpy():
         "atexit.register(lambda: print(sorted({'torch', 'numpy', 'guard'} & set(sys.modules))))"
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_models_need_no_solver():
+    text = "import sys, proofs.faults; print('z3' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_changelog_counts_the_faults():
+    (line,) = (line for line in CHANGELOG.read_text().splitlines() if "proofs.catalogue" in line)
+    assert f"the numbers of {len(FAULTS)} public faults" in line
