@@ -17,7 +17,6 @@ from invariants.specs import (
     CircularBufferSpec,
     FullAttentionSpec,
     HiSparseResidentSpec,
-    Spec,
 )
 
 __all__ = ["SLOTS", "OtherPosition"]

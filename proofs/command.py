@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
-import os
 import re
-import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType, MappingProxyType
-from typing import Any, NoReturn, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -31,10 +26,23 @@ from invariants import (
     describe_kind,
     parameters_for,
 )
+from proofs.console import (
+    WIDE,
+    Parser,
+    PipedConsole,
+    Signals,
+    Stopped,
+    UsageError,
+    closest,
+    echo,
+    one_of,
+    run_command,
+    say,
+)
 from proofs.deployment_file import shown_path
 from proofs.emit import test_file
-from proofs.matrix import ALL, Matrix, MatrixReport, fixed_otherwise, shared_claims
 from proofs.fleet import FleetJson, check_file, fleet_exit_code, print_fleet
+from proofs.matrix import ALL, Matrix, MatrixReport, fixed_otherwise, shared_claims
 from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
 from proofs.pool import decide_all
 from proofs.report import JsonReport, print_outcome, tally
@@ -55,110 +63,17 @@ __all__ = ["main"]
 _INVARIANT_NAMES = tuple(dict.fromkeys(name for i in INVARIANTS for name in (i.name, i.label)))
 _Report = TypeVar("_Report")
 _PROGRAM = "python -m proofs.check"
-_LONGEST_ECHO = 60
 _MOST_JOBS = 1024
 _MOST_DIGITS = 40
-_WIDE = 10_000
-"""Lines are never folded, whatever the terminal's width says."""
-
-
-class _UsageError(Exception):
-    """Something in the call cannot be meant; its text is the one line that says so."""
-
-
-class _Stopped(BaseException):
-    """A signal asked the run to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to `main`: rich itself would exit with 1, which here means REFUTED."""
-        raise BrokenPipeError
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Turn every mistake in the call into the same kind of error."""
-        raise _UsageError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    _Signals.seen = None
-    with suppress(ValueError):  # only a main thread may set handlers; elsewhere the caller's stay
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _Signals.handle)
-    try:
-        code = _main(arguments)
-        sys.stdout.flush()
-    except _UsageError as mistake:
-        _say(f"{mistake} (see --help)")
-        code = EXIT_USAGE
-    except _Stopped as stopped:
-        _say("stopped before everything was decided; nothing is claimed of the rest")
-        code = 128 + stopped.number
-    except ModuleNotFoundError as missing:
-        _say(f"needs {missing.name}: install rowbound with what it depends on")
-        code = EXIT_USAGE
-    except BrokenPipeError:
-        _discard_output()
-        code = 128 + signal.SIGPIPE
-    except OSError as error:
-        _discard_output()
-        _say(f"cannot go on: {error}; nothing is claimed")
-        code = EXIT_INTERNAL
-    except Exception:  # noqa: BLE001  # Python's own exit code for it is 1, which here means REFUTED
-        traceback.print_exc()
-        _say("internal error; nothing is claimed")
-        code = EXIT_INTERNAL
-    return code
+    return run_command(_PROGRAM, lambda: _main(arguments))
 
 
 def _say(line: str) -> None:
-    """Say one line on standard error, if there is one."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"{_PROGRAM}: {line}\n")
-        sys.stderr.flush()
-
-
-def _discard_output() -> None:
-    """Give the interpreter nothing to flush into an output that is closed or full."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class _Signals:
-    """What a signal's handler saw.
-
-    An exception that a handler raises is lost where Python cannot pass it on, such as in a destructor. While
-    `held` it is therefore not raised there: whoever holds it asks with `raise_if_seen`.
-    """
-
-    seen: int | None = None
-    held = False
-
-    @classmethod
-    def handle(cls, number: int, _frame: FrameType | None) -> None:
-        cls.seen = number
-        if not cls.held:
-            cls.raise_if_seen()
-
-    @classmethod
-    def raise_if_seen(cls) -> None:
-        if cls.seen is not None:
-            raise _Stopped(cls.seen)
-
-    @classmethod
-    @contextmanager
-    def hold(cls) -> Iterator[None]:
-        cls.held = True
-        try:
-            yield
-        finally:
-            cls.held = False
+    say(_PROGRAM, line)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -175,9 +90,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
     if not asked:
         reasons = not_asked(release, kinds, claims, runners)
-        raise _UsageError(f"nothing is selected: {'; '.join(reasons) or f'{release.name} has no such claim'}")
+        raise UsageError(f"nothing is selected: {'; '.join(reasons) or f'{release.name} has no such claim'}")
     importlib.import_module("z3")  # here, so that it is missed once and not by every child
-    console = _Console(highlight=False, markup=False, width=_WIDE)
+    console = PipedConsole(highlight=False, markup=False, width=WIDE)
     if options.list:
         _print_list(console, release, asked)
         return 0
@@ -200,24 +115,24 @@ def _main_matrix(options: argparse.Namespace) -> int:
     """Decide the claims of every release, each that several releases make alike once."""
     for name in ("width", "list"):
         if getattr(options, name):
-            raise _UsageError(f"--{name} goes with one release, not with --release {ALL}")
+            raise UsageError(f"--{name} goes with one release, not with --release {ALL}")
     runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
     kinds = options.spec or SPEC_KINDS
     claims = [i for i in INVARIANTS if not options.invariant or i.name in options.invariant]
     asked = [o for r in RELEASES for o in obligations(r, kinds=kinds, invariants=claims, runners=runners)]
     unasked = dict.fromkeys(line for r in RELEASES for line in not_asked(r, kinds, claims, runners))
     if not asked:
-        raise _UsageError(f"nothing is selected: {'; '.join(unasked) or 'no release has such a claim'}")
+        raise UsageError(f"nothing is selected: {'; '.join(unasked) or 'no release has such a claim'}")
     importlib.import_module("z3")
-    console = Console(highlight=False, markup=False, width=_WIDE)
+    console = Console(highlight=False, markup=False, width=WIDE)
     pins = _pins(options.at, RELEASES[0], asked)
     excluded = fixed_otherwise(asked, pins)
-    with _Signals.hold():
+    with Signals.hold():
         asked_here = {i: o for i, o in enumerate(asked) if i not in excluded}
-        shared = shared_claims(asked_here, pins, pulse=_Signals.raise_if_seen)
+        shared = shared_claims(asked_here, pins, pulse=Signals.raise_if_seen)
         if pins:
             excluded |= _excluded({i: o for i, o in asked_here.items() if i not in shared}, pins)
-    _Signals.raise_if_seen()
+    Signals.raise_if_seen()
     report = _report(options.json, ALL, pins, asked, shared)
     if options.emit_test:
         _write(options.emit_test, "")
@@ -236,11 +151,11 @@ def _subject(options: argparse.Namespace) -> tuple[Release, list[Runner]]:
     if options.width is None:
         return _release(options.release) or RELEASES[0], runners
     if options.emit_test:
-        raise _UsageError("--emit-test writes tests of the described releases; it does not go with --width")
+        raise UsageError("--emit-test writes tests of the described releases; it does not go with --width")
     try:
         return load_width(options.width), [Runner(options.runner[0])] if options.runner else [Runner.V2]
     except OwnWidthError as error:
-        raise _UsageError(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def _release(name: str | None) -> Release | None:
@@ -252,11 +167,11 @@ def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namesp
     beside = {"deployment", "json", "release", "runner"}
     for name, value in vars(options).items():
         if name not in beside and value != parser.get_default(name):
-            raise _UsageError(f"--{name.replace('_', '-')} does not go with --deployment")
+            raise UsageError(f"--{name.replace('_', '-')} does not go with --deployment")
     if len(options.runner or ()) > 1:
-        raise _UsageError("--deployment takes one --runner")
+        raise UsageError("--deployment takes one --runner")
     if twice := next((p for p in options.deployment if options.deployment.count(p) > 1), None):
-        raise _UsageError(f"--deployment {shown_path(twice)} is given twice")
+        raise UsageError(f"--deployment {shown_path(twice)} is given twice")
     runner = Runner(options.runner[0]) if options.runner else None
     report = _opened(options.json, FleetJson)
     reports = []
@@ -264,7 +179,7 @@ def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namesp
         reports.append(check_file(path, release=_release(options.release), runner=runner))
         if mistake := reports[-1].mistake:
             _say(f"{reports[-1].name}: {mistake}")
-    print_fleet(_Console(highlight=False, markup=False, width=_WIDE), reports)
+    print_fleet(PipedConsole(highlight=False, markup=False, width=WIDE), reports)
     return _saved(report, reports, fleet_exit_code(reports))
 
 
@@ -272,7 +187,7 @@ def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) ->
     """Run the user's function once for each claim, so that its mistakes are told before anything else.
 
     Raises:
-        _UsageError: it fails, or makes rows for none of the selected spec types.
+        UsageError: it fails, or makes rows for none of the selected spec types.
     """
     from proofs.problem import build_problem  # noqa: PLC0415  # needs the solver
 
@@ -283,12 +198,12 @@ def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) ->
         except UnsupportedSpecError as error:
             left_out[index] = Outcome(Verdict.SKIPPED, str(error))
         except OwnWidthError as error:
-            raise _UsageError(
+            raise UsageError(
                 f"{error} (for {obligation.kind}; raise NotImplementedError for a type that your engine "
                 "does not have, or select with --spec)"
             ) from error
     if len(left_out) == len(asked):
-        raise _UsageError(f"{asked[0].release.name} makes rows for none of the selected spec types")
+        raise UsageError(f"{asked[0].release.name} makes rows for none of the selected spec types")
     return left_out
 
 
@@ -296,12 +211,12 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
     codes = "\n".join(f"  {code:3}  {meaning}" for code, meaning in EXIT_CODES.items())
-    parser = _Parser(
+    parser = Parser(
         prog=_PROGRAM,
         description="Prove, for all sizes, that the blocks a scheduler hands over fit the worker's row "
         "and that every column read lies inside it; or show the smallest deployment that fails.",
@@ -313,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     described = ", ".join(f"{release.name} ({release.description})" for release in RELEASES)
     parser.add_argument(
         "--release",
-        type=_one_of("release", [*names, ALL], described),
+        type=one_of("release", [*names, ALL], described),
         metavar="NAME",
         help=f"whose formulas: {described}; default: {names[0]}; {ALL}: a table of them all",
     )
@@ -325,14 +240,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--spec",
         action="append",
-        type=_one_of("spec type", SPEC_KINDS, ", ".join(SPEC_KINDS)),
+        type=one_of("spec type", SPEC_KINDS, ", ".join(SPEC_KINDS)),
         metavar="KIND",
         help="only this spec type; repeatable; --list names them all",
     )
     parser.add_argument(
         "--invariant",
         action="append",
-        type=_one_of("invariant", _INVARIANT_NAMES, ", ".join(dict.fromkeys(i.name for i in INVARIANTS))),
+        type=one_of("invariant", _INVARIANT_NAMES, ", ".join(dict.fromkeys(i.name for i in INVARIANTS))),
         metavar="NAME",
         help="only this invariant, or one part of it (column-fits/gather); repeatable; --list names them all",
     )
@@ -374,25 +289,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _job_count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_JOBS:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_JOBS}, not {_echo(text)}")
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_JOBS}, not {echo(text)}")
     return int(text)
-
-
-def _one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], str]:
-    """Return a reader of an option's value that helps with a name that is not there."""
-
-    def read(text: str) -> str:
-        if text not in names:
-            hint = _closest(text, names) or f"there are {there_are}"
-            raise argparse.ArgumentTypeError(f"no {what} is named {_echo(text)}; {hint}")
-        return text
-
-    return read
-
-
-def _closest(text: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(text, names, n=1)
-    return f"did you mean {close[0]}?" if close else ""
 
 
 def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -> dict[str, int | bool]:
@@ -403,18 +301,18 @@ def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -
     for text in texts:
         name, sign, value_text = text.partition("=")
         if not sign:
-            raise _UsageError(f"--at takes NAME=VALUE, not {_echo(text)}")
+            raise UsageError(f"--at takes NAME=VALUE, not {echo(text)}")
         if name not in known:
             short = next((p.name for p in known.values() if name and f"({name})" in p.help), None)
-            hint = f"did you mean {short}?" if short else _closest(name, known) or "--list names them all"
-            raise _UsageError(f"no parameter is named {_echo(name)}; {hint}")
+            hint = f"did you mean {short}?" if short else closest(name, known) or "--list names them all"
+            raise UsageError(f"no parameter is named {echo(name)}; {hint}")
         if name not in used:
-            raise _UsageError(f"none of the selected claims has a parameter {name}")
+            raise UsageError(f"none of the selected claims has a parameter {name}")
         value = _value(known[name], value_text)
         if name in pins and pins[name] != value:
-            raise _UsageError(f"{name} is pinned to both {pins[name]} and {value}")
+            raise UsageError(f"{name} is pinned to both {pins[name]} and {value}")
         if release.constants.get(name, value) != value:
-            raise _UsageError(f"{release.name} fixes {name} at {release.constants[name]}")
+            raise UsageError(f"{release.name} fixes {name} at {release.constants[name]}")
         pins[name] = value
     return pins
 
@@ -428,21 +326,17 @@ def _value(parameter: Parameter, text: str) -> int | bool:
         value = int(text) if whole and len(text) <= _MOST_DIGITS else text
     if isinstance(value, str):
         kind = "true or false" if parameter.is_switch else f"a whole number of at most {_MOST_DIGITS} digits"
-        raise _UsageError(f"{parameter.name} must be {kind}, not {_echo(text)}")
+        raise UsageError(f"{parameter.name} must be {kind}, not {echo(text)}")
     if problem := parameter.problem(value):
-        raise _UsageError(problem)
+        raise UsageError(problem)
     return value
-
-
-def _echo(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}...")
 
 
 def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
     """Find the claims of which the pinned values leave no legal case.
 
     Raises:
-        _UsageError: they leave none of any claim.
+        UsageError: they leave none of any claim.
     """
     from proofs.decide import exclusion  # noqa: PLC0415  # the only use of the solver in this process
 
@@ -453,7 +347,7 @@ def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -
     if len(excluded) == len(asked):
         shown = ", ".join(f"{name}={value}" for name, value in pins.items())
         first = next(iter(excluded.values()))
-        raise _UsageError(f"no legal case has {shown}: {first.detail}")
+        raise UsageError(f"no legal case has {shown}: {first.detail}")
     return excluded
 
 
@@ -477,11 +371,11 @@ def _opened(path: Path | None, start: Callable[[Path], _Report]) -> _Report | No
     if path is None:
         return None
     if str(path) == "-":
-        raise _UsageError("--json takes a file; /dev/stdout is one")
+        raise UsageError("--json takes a file; /dev/stdout is one")
     try:
         return start(path)
     except OSError as error:
-        raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 class _View(Protocol):
@@ -529,20 +423,20 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     outcomes = dict(excluded)
     open_indices = [index for index in range(len(asked)) if index not in excluded and index not in shared]
     code: int | None = None
-    with _progress() as progress, _Signals.hold():
+    with _progress() as progress, Signals.hold():
         task = progress.add_task("deciding", total=len(open_indices))
         decided = decide_all(
-            [asked[index] for index in open_indices], pins, jobs=jobs, pulse=_Signals.raise_if_seen
+            [asked[index] for index in open_indices], pins, jobs=jobs, pulse=Signals.raise_if_seen
         )
         try:
             for position, outcome in decided:
                 outcomes[open_indices[position]] = outcome
                 progress.advance(task)
                 view.decided(outcomes)
-                _Signals.raise_if_seen()
+                Signals.raise_if_seen()
             outcomes |= {index: outcomes[earlier] for index, earlier in shared.items()}
             code = exit_code(outcome.verdict for outcome in outcomes.values())
-        except _Stopped as stopped:
+        except Stopped as stopped:
             return outcomes, _interrupted(stopped, outcomes, len(asked), report)
         finally:
             decided.close()
@@ -563,7 +457,7 @@ def _saved(report: JsonReport | FleetJson | None, outcomes: Any, code: int) -> i
 
 
 def _interrupted(
-    stopped: _Stopped, outcomes: Mapping[int, Outcome], total: int, report: JsonReport | None
+    stopped: Stopped, outcomes: Mapping[int, Outcome], total: int, report: JsonReport | None
 ) -> int:
     """Say how far the run came, and leave a file that says that it is incomplete."""
     if report is not None:

@@ -1,0 +1,173 @@
+"""What the commands of this package have in common: usage errors, signals, a quiet end and one line for each.
+
+Whatever ends a command early says so in one line on standard error and claims nothing of the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+
+from proofs.verdicts import EXIT_INTERNAL, EXIT_USAGE
+
+__all__ = [
+    "WIDE",
+    "Parser",
+    "PipedConsole",
+    "Signals",
+    "Stopped",
+    "UsageError",
+    "closest",
+    "echo",
+    "one_of",
+    "run_command",
+    "say",
+]
+
+WIDE = 10_000
+"""Lines are never folded, whatever the terminal's width says."""
+_LONGEST_ECHO = 60
+
+
+class UsageError(Exception):
+    """Something in the call cannot be meant; its text is the one line that says so."""
+
+
+class Stopped(BaseException):
+    """A signal asked the run to end."""
+
+    def __init__(self, number: int) -> None:
+        """Keep the signal's number, of which the exit code is made."""
+        super().__init__(number)
+        self.number = number
+
+
+class PipedConsole(Console):
+    """A console whose reader may leave."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to `run_command`: rich itself would exit with 1, which here means REFUTED."""
+        raise BrokenPipeError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises in place of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """Turn every mistake in the call into the same kind of error."""
+        raise UsageError(message)
+
+
+def run_command(program: str, body: Callable[[], int]) -> int:
+    """Run a command and return its exit code, whatever ends it."""
+    Signals.seen = None
+    with suppress(ValueError):  # only a main thread may set handlers; elsewhere the caller's stay
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, Signals.handle)
+    try:
+        code = body()
+        sys.stdout.flush()
+    except UsageError as mistake:
+        say(program, f"{mistake} (see --help)")
+        code = EXIT_USAGE
+    except Stopped as stopped:
+        say(program, "stopped before everything was decided; nothing is claimed of the rest")
+        code = 128 + stopped.number
+    except ModuleNotFoundError as missing:
+        say(program, f"needs {missing.name}: install rowbound with what it depends on")
+        code = EXIT_USAGE
+    except BrokenPipeError:
+        _discard_output()
+        code = 128 + signal.SIGPIPE
+    except OSError as error:
+        _discard_output()
+        say(program, f"cannot go on: {error}; nothing is claimed")
+        code = EXIT_INTERNAL
+    except Exception:  # noqa: BLE001  # Python's own exit code for it is 1, which here means REFUTED
+        traceback.print_exc()
+        say(program, "internal error; nothing is claimed")
+        code = EXIT_INTERNAL
+    return code
+
+
+def say(program: str, line: str) -> None:
+    """Say one line on standard error, if there is one."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{program}: {line}\n")
+        sys.stderr.flush()
+
+
+def _discard_output() -> None:
+    """Give the interpreter nothing to flush into an output that is closed or full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Signals:
+    """What a signal's handler saw.
+
+    An exception that a handler raises is lost where Python cannot pass it on, such as in a destructor. While
+    `held` it is therefore not raised there: whoever holds it asks with `raise_if_seen`.
+    """
+
+    seen: int | None = None
+    held = False
+
+    @classmethod
+    def handle(cls, number: int, _frame: FrameType | None) -> None:
+        """Note the signal, and end the run unless someone holds it."""
+        cls.seen = number
+        if not cls.held:
+            cls.raise_if_seen()
+
+    @classmethod
+    def raise_if_seen(cls) -> None:
+        """End the run if a signal asked for it.
+
+        Raises:
+            Stopped: one did.
+        """
+        if cls.seen is not None:
+            raise Stopped(cls.seen)
+
+    @classmethod
+    @contextmanager
+    def hold(cls) -> Iterator[None]:
+        """Note signals within, and raise nothing."""
+        cls.held = True
+        try:
+            yield
+        finally:
+            cls.held = False
+
+
+def one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], str]:
+    """Return a reader of an option's value that helps with a name that is not there."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            hint = closest(text, names) or f"there are {there_are}"
+            raise argparse.ArgumentTypeError(f"no {what} is named {echo(text)}; {hint}")
+        return text
+
+    return read
+
+
+def closest(text: str, names: Iterable[str]) -> str:
+    """Return a hint at the name that was perhaps meant, or nothing."""
+    close = difflib.get_close_matches(text, names, n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def echo(text: str) -> str:
+    """Return what a person typed, in quotes and not too long."""
+    return repr(text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}...")
