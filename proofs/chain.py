@@ -12,7 +12,7 @@ from typing import cast
 
 from invariants import Case, build_case, column, entries, row_width
 from invariants.arithmetic import Symbolic
-from proofs.verdicts import Counterexample, Obligation
+from proofs.verdicts import Counterexample, Obligation, RowPicture
 
 __all__ = ["Traced", "explain"]
 
@@ -201,7 +201,8 @@ def explain(obligation: Obligation, values: dict[str, int | bool], *, smallest: 
         if p.name in names or (p.usual is not None and values[p.name] != p.usual)
     )
     chain = ((side, quantity, _line(other)), ("worker", "row width", _line(width)))
-    return Counterexample(values, shown, chain, summary, smallest)
+    row = RowPicture(width.value, other.value, "entries" if quantity == "entries" else "column")
+    return Counterexample(values, shown, chain, summary, smallest, row)
 
 
 def _clash(obligation: Obligation, case: Case, width: int) -> tuple[str, str, Traced, str]:

@@ -32,9 +32,13 @@ from invariants import (
     parameters_for,
 )
 from proofs.emit import test_file
+from proofs.explain import ENTRIES, explain_text
+from proofs.files import OutputFile, Report, Run, RunFile
+from proofs.junit import junit_text
 from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
 from proofs.pool import decide_all
 from proofs.report import JsonReport, print_outcome, tally
+from proofs.sarif import sarif_text
 from proofs.verdicts import (
     EXIT_CODES,
     EXIT_INTERNAL,
@@ -160,6 +164,9 @@ class _Signals:
 
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
+    if options.explain:
+        _Console(highlight=False, markup=False).print(explain_text(options.explain), soft_wrap=True)
+        return 0
     release, runners = _subject(options)
     kinds = options.spec or SPEC_KINDS
     claims = [i for i in INVARIANTS if not options.invariant or i.name in options.invariant]
@@ -176,11 +183,12 @@ def _main(arguments: Sequence[str] | None) -> int:
     excluded = _unsupported(asked, pins) if options.width else {}
     if pins:
         excluded |= _excluded({i: o for i, o in enumerate(asked) if i not in excluded}, pins)
-    report = _report(options.json, release, pins, asked)
+    left_out = not_asked(release, kinds, claims, runners)
+    reports = _reports(options, Run(release, pins, asked, left_out, options.width))
     if options.emit_test:
         _write(options.emit_test, "")
-    outcomes, code = _run(console, asked, pins, excluded, report, options.jobs)
-    for line in not_asked(release, kinds, claims, runners):
+    outcomes, code = _run(console, asked, pins, excluded, reports, options.jobs)
+    for line in left_out:
         console.print(f"not asked: {line}", soft_wrap=True)
     if options.emit_test and code <= EXIT_INTERNAL:
         _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
@@ -226,7 +234,7 @@ def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) ->
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        OutputFile(path).write(text, complete=True)
     except OSError as error:
         raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -285,8 +293,19 @@ def _parser() -> argparse.ArgumentParser:
         "--list", action="store_true", help="list claims, parameters, assumptions and releases, and stop"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the outcome as JUnit XML")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="also write the findings as SARIF 2.1.0")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page to read (needs the extra `report`)"
+    )
     parser.add_argument(
         "--emit-test", type=Path, metavar="FILE", help="also write each counterexample as a pytest case"
+    )
+    parser.add_argument(
+        "--explain",
+        type=_explained,
+        metavar="CODE",
+        help="say what a verdict, an invariant or an assumption means and what to do about it, and stop",
     )
     parser.add_argument(
         "--jobs", type=_job_count, metavar="N", help="processes at a time (default: all cores)"
@@ -310,6 +329,16 @@ def _one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], 
         return text
 
     return read
+
+
+def _explained(text: str) -> str:
+    """Read the word to explain, in whatever case it is typed."""
+    known = {name.lower(): name for name in ENTRIES}
+    if name := known.get(text.lower()):
+        return name
+    close = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.5)
+    hint = f"did you mean {known[close[0]]}?" if close else f"there are {', '.join(ENTRIES)}"
+    raise argparse.ArgumentTypeError(f"nothing is explained as {_echo(text)}; {hint}")
 
 
 def _closest(text: str, names: Iterable[str]) -> str:
@@ -379,20 +408,47 @@ def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -
     return excluded
 
 
-def _report(
-    path: Path | None,
-    release: Release,
-    pins: Mapping[str, int | bool],
-    asked: Sequence[Obligation],
-) -> JsonReport | None:
-    if path is None:
-        return None
-    if str(path) == "-":
-        raise _UsageError("--json takes a file; /dev/stdout is one")
+def _reports(options: argparse.Namespace, run: Run) -> list[Report]:
+    """Start every file that the call asks for, each as a marker that says that it is incomplete.
+
+    Raises:
+        _UsageError: one cannot be written, or what it needs is not installed.
+    """
+    _refuse_shared_files(options)
+    reports: list[Report] = []
     try:
-        return JsonReport(path, release.name, pins, asked)
+        if path := _file(options, "json"):
+            reports.append(JsonReport(path, run.release.name, run.pins, run.asked))
+        if path := _file(options, "junit"):
+            reports.append(RunFile("JUnit report", path, run, junit_text))
+        if path := _file(options, "sarif"):
+            reports.append(RunFile("SARIF report", path, run, sarif_text))
+        if path := _file(options, "html"):
+            from proofs.page import page_text  # noqa: PLC0415  # needs the extra `report`
+
+            reports.append(RunFile("HTML page", path, run, page_text))
+    except ModuleNotFoundError as missing:
+        raise _UsageError(f"--html needs {missing.name}: pip install 'rowbound[report]'") from missing
     except OSError as error:
         raise _UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    return reports
+
+
+def _file(options: argparse.Namespace, name: str) -> Path | None:
+    path: Path | None = getattr(options, name)
+    if str(path) == "-":
+        raise _UsageError(f"--{name} takes a file; /dev/stdout is one")
+    return path
+
+
+def _refuse_shared_files(options: argparse.Namespace) -> None:
+    taken: dict[str, str] = {}
+    for name in ("json", "junit", "sarif", "html", "emit_test"):
+        if path := getattr(options, name):
+            option, real = f"--{name.replace('_', '-')}", os.path.realpath(path)
+            if real in taken:
+                raise _UsageError(f"{taken[real]} and {option} name one file, {path}")
+            taken[real] = option
 
 
 def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
@@ -400,7 +456,7 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     asked: Sequence[Obligation],
     pins: Mapping[str, int | bool],
     excluded: Mapping[int, Outcome],
-    report: JsonReport | None,
+    reports: Sequence[Report],
     jobs: int | None,
 ) -> tuple[dict[int, Outcome], int]:
     """Decide everything, print each line in order as soon as those before it are known."""
@@ -424,7 +480,7 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
                 _Signals.raise_if_seen()
             code = exit_code(outcome.verdict for outcome in outcomes.values())
         except _Stopped as stopped:
-            return outcomes, _interrupted(stopped, outcomes, len(asked), report)
+            return outcomes, _interrupted(stopped, outcomes, len(asked), reports)
         finally:
             decided.close()
     for index in range(printed, len(asked)):
@@ -435,26 +491,26 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
         f"{tally(outcomes.values())}; {time.perf_counter() - started:.1f} s",
         soft_wrap=True,
     )
-    return outcomes, _saved(report, outcomes, code)
+    return outcomes, _saved(reports, outcomes, code)
 
 
-def _saved(report: JsonReport | None, outcomes: Mapping[int, Outcome], code: int) -> int:
-    """Write the report; a failure to write is an error of its own and changes no verdict."""
-    if report is None:
-        return code
-    try:
-        report.write(outcomes, exit_code=code)
-    except OSError as error:
-        _say(f"the JSON report was not written: {error}")
-        return code or EXIT_USAGE
-    return code
+def _saved(reports: Iterable[Report], outcomes: Mapping[int, Outcome], code: int) -> int:
+    """Write the reports; a failure to write is an error of its own and changes no verdict."""
+    saved = code
+    for report in reports:
+        try:
+            report.write(outcomes, exit_code=code)
+        except OSError as error:
+            _say(f"the {report.name} was not written: {error}")
+            saved = code or EXIT_USAGE
+    return saved
 
 
 def _interrupted(
-    stopped: _Stopped, outcomes: Mapping[int, Outcome], total: int, report: JsonReport | None
+    stopped: _Stopped, outcomes: Mapping[int, Outcome], total: int, reports: Iterable[Report]
 ) -> int:
-    """Say how far the run came, and leave a file that says that it is incomplete."""
-    if report is not None:
+    """Say how far the run came, and leave files that say that they are incomplete."""
+    for report in reports:
         with suppress(OSError):  # the file says already that it is incomplete
             report.write(outcomes, exit_code=None)
     _say(f"interrupted with {len(outcomes)} of {total} decided; nothing is claimed of the rest")

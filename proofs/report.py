@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from proofs.drawing import row_lines
+from proofs.files import OutputFile, versions
 from proofs.verdicts import Counterexample, Obligation, Outcome, Verdict
 
-__all__ = ["SCHEMA", "JsonReport", "outcome_lines", "print_outcome", "tally"]
+__all__ = ["SCHEMA", "JsonReport", "details", "outcome_lines", "print_outcome", "tally"]
 
 SCHEMA = "rowbound.check/1"
 """The name and version of the JSON layout; a change that a reader can notice raises the number."""
@@ -34,14 +33,14 @@ _INDENT = " " * 9
 
 def print_outcome(console: Console, obligation: Obligation, outcome: Outcome) -> None:
     """Print one obligation's line and, if it is refuted, its counterexample."""
-    first, *rest = outcome_lines(obligation, outcome)
+    first, *rest = outcome_lines(obligation, outcome, encoding=console.encoding)
     line = Text(first)
     line.stylize(_STYLES[outcome.verdict], 0, len(outcome.verdict.value))
     console.print(line, *map(Text, rest), sep="\n", soft_wrap=True)
 
 
-def outcome_lines(obligation: Obligation, outcome: Outcome) -> list[str]:
-    """Return the lines that a person reads about one obligation."""
+def outcome_lines(obligation: Obligation, outcome: Outcome, *, encoding: str = "utf-8") -> list[str]:
+    """Return the lines that a person reads about one obligation, drawn in signs that the encoding has."""
     line = (
         f"{outcome.verdict.value:8} {obligation.kind:22} {obligation.runner.value:2} "
         f"{obligation.invariant.name:11} {outcome.seconds * 1000:5.0f} ms  rlimit {outcome.rlimit:9,}"
@@ -50,18 +49,25 @@ def outcome_lines(obligation: Obligation, outcome: Outcome) -> list[str]:
         case Verdict.PROVED:
             return [f"{line}  uses {', '.join(outcome.used)}"]
         case Verdict.REFUTED if outcome.counterexample is not None:
-            return [line, *_counterexample_lines(outcome.counterexample)]
+            return [line, *_counterexample_lines(outcome.counterexample, encoding)]
     return [f"{line}  {outcome.detail}"]
 
 
-def _counterexample_lines(found: Counterexample) -> list[str]:
+def details(obligation: Obligation, outcome: Outcome) -> list[str]:
+    """Return the lines below an obligation's first one, without their margin."""
+    return [line.removeprefix(_INDENT) for line in outcome_lines(obligation, outcome)[1:]]
+
+
+def _counterexample_lines(found: Counterexample, encoding: str) -> list[str]:
     kind = "smallest case that fails" if found.smallest else "a case that fails, perhaps not the smallest"
     values = ", ".join(f"{name} {_shown(found.values[name])}" for name in found.shown)
-    width = max(len(quantity) for _, quantity, _ in found.chain)
+    width = max((len(quantity) for _, quantity, _ in found.chain), default=0)
+    drawn = row_lines(found, encoding)
     return [
         f"{_INDENT}{kind}: {values}",
         *(f"{_INDENT}{side:9}  {quantity:{width}} = {line}" for side, quantity, line in found.chain),
         f"{_INDENT}{found.summary}",
+        *(f"{_INDENT}{side:9}  {line}" for side, line in zip(("memory", ""), drawn, strict=False)),
     ]
 
 
@@ -78,8 +84,10 @@ def tally(outcomes: Iterable[Outcome]) -> str:
 class JsonReport:
     """The JSON file of a run: marked incomplete from the start, promoted at the end.
 
-    Every state of the file is written beside it and moved into place, so that no reader sees half of one.
+    `name` is what a message calls it.
     """
+
+    name = "JSON report"
 
     def __init__(
         self, path: Path, release: str, pins: Mapping[str, int | bool], asked: Sequence[Obligation]
@@ -89,15 +97,13 @@ class JsonReport:
         Raises:
             OSError: it cannot.
         """
-        self._is_stream = path.is_relative_to("/dev") or path.is_relative_to("/proc") or path.is_fifo()
-        self._path = path if self._is_stream else path.resolve()
+        self._file = OutputFile(path)
         self._asked = asked
         self._head: dict[str, Any] = {
             "schema": SCHEMA,
             "release": release,
             "pins": dict(pins),
-            "versions": {name: _version(name) for name in ("rowbound", "z3-solver", "rich")}
-            | {"python": platform.python_version()},
+            "versions": versions(),
         }
         self.write({}, exit_code=None)
 
@@ -113,19 +119,7 @@ class JsonReport:
                 _entry(obligation, outcomes.get(index)) for index, obligation in enumerate(self._asked)
             ],
         }
-        text = json.dumps(document, indent=2) + "\n"
-        if self._path.is_dir():
-            raise IsADirectoryError(f"{self._path} is a directory")
-        if self._is_stream:
-            if exit_code is not None:  # a pipe or a device has no incomplete state
-                self._path.write_text(text, encoding="utf-8")
-            return
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(self._path)
-        finally:
-            beside.unlink(missing_ok=True)
+        self._file.write(json.dumps(document, indent=2) + "\n", complete=exit_code is not None)
 
 
 def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
@@ -156,10 +150,3 @@ def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
             "smallest": found.smallest,
         }
     return entry
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from invariants import (
     INVARIANTS,
@@ -27,6 +28,7 @@ __all__ = [
     "Counterexample",
     "Obligation",
     "Outcome",
+    "RowPicture",
     "Verdict",
     "exit_code",
     "not_asked",
@@ -92,6 +94,21 @@ class Obligation:
 
 
 @dataclass(frozen=True, slots=True)
+class RowPicture:
+    """What a broken claim does to one row.
+
+    Attributes:
+        width: how many entries the row holds.
+        wanted: how many entries are written to it, or the column that is read.
+        kind: which of the two `wanted` is.
+    """
+
+    width: int
+    wanted: int
+    kind: Literal["entries", "column"]
+
+
+@dataclass(frozen=True, slots=True)
 class Counterexample:
     """A case that breaks a claim.
 
@@ -102,6 +119,7 @@ class Counterexample:
         summary: one sentence with the numbers that clash.
         smallest: whether each value was shown to be the smallest that fails, in the order of the
             parameters, after the usual values were kept where the fault remains.
+        row: the row and what leaves it, if the claim is about one row.
     """
 
     values: Mapping[str, int | bool]
@@ -109,6 +127,7 @@ class Counterexample:
     chain: tuple[tuple[str, str, str], ...]
     summary: str
     smallest: bool
+    row: RowPicture | None = None
 
 
 @dataclass(frozen=True, slots=True)
