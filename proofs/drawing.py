@@ -67,7 +67,7 @@ def _signs(text: str, border: str, cut: str) -> _Signs:
     return _Signs(dict(zip(_Mark, text, strict=True)), border, cut)
 
 
-_UNICODE = _signs("■□·\N{MULTIPLICATION SIGN}◆", "│", "…")
+_UNICODE = _signs("■□·×◆", "│", "…")
 _ASCII = _signs("#o-X@", "|", "...")
 
 
@@ -152,14 +152,14 @@ def _kept(width: int, points: Iterable[int]) -> list[int | None]:
     return kept
 
 
-_CELL, _PITCH, _LINE, _MARGIN = 18, 21, 58, 4
+_CELL, _PITCH, _LINE, _MARGIN = 13, 15, 50, 2
 _TEXT_WIDTH = 7
 """What one letter of the captions takes at most, in the drawing's units."""
 _STYLE = """
 .rb-row text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#3d444d}
 .rb-row .held{fill:#4c7fb8}.rb-row .free{fill:#dbe7f3;stroke:#4c7fb8}
 .rb-row .foreign{fill:none;stroke:#9aa4af}
-.rb-row .overflow,.rb-row .read{fill:#cf222e}.rb-row .sign{stroke:#fff;stroke-width:2;fill:none}
+.rb-row .overflow,.rb-row .read{fill:#cf222e}.rb-row .sign{stroke:#fff;stroke-width:1.6;fill:none}
 .rb-row .bad{fill:#b3131f;font-weight:600}
 @media screen and (prefers-color-scheme:dark){
 .rb-row text{fill:#c3ccd5}.rb-row .held{fill:#5b95d6}.rb-row .free{fill:#1d2f42;stroke:#5b95d6}
@@ -184,8 +184,8 @@ def row_svg(found: Counterexample) -> str:
     ]
     for line, (drawn, caption) in enumerate(zip(rows, captions, strict=True)):
         top = line * _LINE
-        parts.append(f'<text x="{_MARGIN}" y="{top + 14}">{escape(caption)}</text>')
-        parts.extend(_svg_cells(drawn.cells, top + 22))
+        parts.append(f'<text x="{_MARGIN}" y="{top + 13}">{escape(caption)}</text>')
+        parts.extend(_svg_cells(drawn.cells, top + 20))
     said = escape(_whole_legend(row))
     return "".join([*parts, f'<text class="bad" x="{_MARGIN}" y="{height - 5}">{said}</text></svg>'])
 
@@ -203,20 +203,21 @@ def _caption(row: RowPicture, number: int) -> str:
 def _whole_legend(row: RowPicture) -> str:
     if row.kind == "column":
         return f"column {row.wanted} is {_whose(row)}"
-    return f"{_entries(row.wanted - row.width)} of {row.wanted} {_whose(row)}"
+    over = row.wanted - row.width
+    return f"{over} of {_entries(row.wanted)} {'is' if over == 1 else 'are'} {_whose(row)}"
 
 
 def _svg_cells(cells: Sequence[tuple[int, _Mark] | None], top: int) -> Iterable[str]:
     for place, cell in enumerate(cells):
         left = _MARGIN + place * _PITCH
         if cell is None:
-            yield f'<text x="{left + 4}" y="{top + 13}">…</text>'
+            yield f'<text x="{left + 1}" y="{top + 10}">…</text>'
             continue
         offset, mark = cell
         yield (
             f'<rect class="{mark.value}" x="{left + 0.5}" y="{top + 0.5}" width="{_CELL - 1}" '
-            f'height="{_CELL - 1}" rx="3"><title>column {offset}</title></rect>'
+            f'height="{_CELL - 1}" rx="2"><title>column {offset}</title></rect>'
         )
         if mark in (_Mark.OVERFLOW, _Mark.READ):  # told apart without colours too
-            middle = (left + 5, top + 5, left + 13, top + 13)
+            middle = (left + 4, top + 4, left + 9, top + 9)
             yield '<path class="sign" d="M{0} {1}L{2} {3}M{2} {1}L{0} {3}"/>'.format(*middle)

@@ -27,7 +27,7 @@ class Entry:
 _VERDICTS: Mapping[Verdict, Entry] = {
     Verdict.PROVED: Entry(
         "No case within the assumptions breaks the claim, whatever the sizes. The assumptions that the proof "
-        "needed stand after `uses`.",
+        "needed are named in its line.",
         "Nothing, if your deployment keeps those assumptions; --list prints each with its sentence. A proof "
         "speaks of the formulas as they were read from the engine's source, so it is worth repeating when "
         "the engine changes.",

@@ -38,11 +38,11 @@ class OutputFile:
             raise IsADirectoryError(f"{self._path} is a directory")
         if self._is_stream:
             if complete:  # a pipe or a device has no incomplete state
-                self._path.write_text(text, encoding="utf-8")
+                self._path.write_text(text, encoding="utf-8", errors="replace")
             return
         beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            beside.write_text(text, encoding="utf-8")
+            beside.write_text(text, encoding="utf-8", errors="replace")  # a file name may be no text
             beside.replace(self._path)
         finally:
             beside.unlink(missing_ok=True)

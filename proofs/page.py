@@ -113,7 +113,8 @@ def _headline(run: Run, counts: Mapping[Verdict, int], *, complete: bool) -> str
     if bad := counts[Verdict.ERROR] + counts[Verdict.VACUOUS] + counts[Verdict.UNKNOWN]:
         return f"{bad} of {total} claims {'is' if bad == 1 else 'are'} not decided"
     if skipped := counts[Verdict.SKIPPED]:
-        return f"{counts[Verdict.PROVED]} claims proved, {skipped} skipped"
+        proved = counts[Verdict.PROVED]
+        return f"{proved} claim{'s' * (proved != 1)} proved, {skipped} skipped"
     return "The one claim is proved" if total == 1 else f"All {total} claims are proved"
 
 

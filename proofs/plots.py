@@ -148,7 +148,7 @@ def plot_svg(drawn: Sweep, identity: str) -> str:
     text = io.StringIO()
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": identity, "font.size": 10})
+        mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": identity, "font.size": 11.5})
         figure = Figure(figsize=(5.6, 2.7), layout="constrained")
         figure.patch.set_visible(False)
         _fill(figure.add_subplot(), drawn)
@@ -185,7 +185,7 @@ def _fill(axes: Axes, drawn: Sweep) -> None:
     axes.plot([xs[0], xs[-1]], [limit, limit], color=_LIMIT, linewidth=1.8, linestyle=(0, (5, 2)))
     axes.plot(xs, wanted, drawstyle="steps-post", color=_WANTED, linewidth=1.8)
     axes.set_xlim(xs[0], xs[-1])
-    axes.set_ylim(min(0, *wanted) - 0.15, max(*wanted, limit, 1) * 1.3 + 0.4)
+    axes.set_ylim(min(0, *wanted) - 0.15, max(*wanted, limit, 1) * 1.45 + 0.2)
     if drawn.crossing is not None:
         _mark_crossing(axes, drawn.crossing, row)
     held = f"row width {row.width}" if row.kind == "entries" else f"last column {limit}"
@@ -209,15 +209,16 @@ def _mark_crossing(axes: Axes, crossing: tuple[int, int], row: RowPicture) -> No
     x, wanted = crossing
     axes.plot([x], [wanted], marker="o", markersize=6, color=_BAD, clip_on=False, zorder=5)
     left, right = axes.get_xlim()
-    is_right = x > (left + right) / 2
+    is_right = x - left > (right - left) * 0.4
     axes.annotate(
         f"at {x}: {_said(row, wanted)}",
         (x, wanted),
-        xytext=(-8 if is_right else 8, 9),
+        xytext=(-12 if is_right else 12, 24),
         textcoords="offset points",
         ha="right" if is_right else "left",
         color=_BAD,
         fontweight="bold",
+        arrowprops={"arrowstyle": "-", "color": _BAD, "linewidth": 0.9, "shrinkB": 3},
     )
 
 
