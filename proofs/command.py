@@ -414,7 +414,7 @@ def _reports(options: argparse.Namespace, run: Run) -> list[Report]:
     Raises:
         _UsageError: one cannot be written, or what it needs is not installed.
     """
-    _refuse_shared_files(options)
+    _refuse_one_file_twice(options)
     reports: list[Report] = []
     try:
         if path := _file(options, "json"):
@@ -441,7 +441,7 @@ def _file(options: argparse.Namespace, name: str) -> Path | None:
     return path
 
 
-def _refuse_shared_files(options: argparse.Namespace) -> None:
+def _refuse_one_file_twice(options: argparse.Namespace) -> None:
     taken: dict[str, str] = {}
     for name in ("json", "junit", "sarif", "html", "emit_test"):
         if path := getattr(options, name):
