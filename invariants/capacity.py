@@ -88,7 +88,9 @@ def largest_access(
     if Runner(runner) not in layer.column_runners:
         return None
     whole = replace(request, num_computed_tokens=0)
-    readable = [a for a in _candidates(deployment, spec, whole, release) if spec.readable(deployment, whole, a)]
+    readable = [
+        a for a in _candidates(deployment, spec, whole, release) if spec.readable(deployment, whole, a)
+    ]
     return max(
         readable,
         key=lambda access: column(deployment, spec, access, runner=runner, release=release),

@@ -65,7 +65,7 @@ REPRESENTATIVE_TYPES: tuple[type[specs.Spec], ...] = (
     specs.HiSparseHotSpec,
     specs.HiSparseResidentSpec,
 )
-"""One type of every set that shares its formulas; the others, encoder-only aside, have no method of their own."""
+"""One type of every set that shares its formulas; the others, encoder-only aside, have no own method."""
 
 
 def _wrapped_kind(layer: type[specs.Spec] | specs.Spec) -> str:
@@ -143,7 +143,7 @@ def describe_kind(kind: str) -> str:
 
 def parameters_for(kind: str, parts: tuple[type, ...] = ()) -> tuple[Parameter, ...]:
     """Return every parameter that a case of this kind has, deployment first; `parts` are a claim's own."""
-    every = (Deployment, _KINDS[kind].layer, Request, Access, *parts)
+    every: tuple[type, ...] = (Deployment, _KINDS[kind].layer, Request, Access, *parts)
     return tuple(parameter for part in every for parameter in parameters_of(part))
 
 

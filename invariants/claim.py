@@ -27,7 +27,7 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What narrows a claim to the cases that it speaks of; unlike an assumption it is no rule of the engine."""
+    """What narrows a claim to the cases that it speaks of; unlike an assumption it is no rule."""
 
     name: str
     sentence: str

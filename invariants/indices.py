@@ -1,4 +1,4 @@
-"""Indices fit the integers in which each release's kernels compute them; a refutation is the first that wraps."""
+"""Indices fit the integers in which a release's kernels compute them; a refutation shows what wraps."""
 
 from __future__ import annotations
 

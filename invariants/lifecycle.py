@@ -1,7 +1,7 @@
-"""One row over time: a transition system of the request that owns it, and the claim that every step keeps it safe.
+"""One row over time: a transition system of the request that owns it; every step keeps the row sound.
 
-`RowState` is what scheduler and worker remember between two steps, `Move` what one step is given, and each of
-`STEPS` says when it may be taken and what it leaves behind. `row_invariant` holds at the start and after every
+`RowState` is what scheduler and worker remember between two steps, `Move` what one step is given, and
+each of `STEPS` says when it may be taken and what it leaves behind. `row_invariant` holds at the start and after every
 step; each step is a claim of its own, `append-in-step/<step>`. Lists and counts are in manager blocks here.
 
 *scheduler* is `v1/core/sched/scheduler.py` of vLLM 0.33, *table* its `v1/worker/gpu/block_table.py`.
@@ -345,8 +345,8 @@ def row_invariant(at: Now, state: RowState) -> bool:
     """Return whether a state between steps is sound.
 
     The worker counts what the scheduler lists and it fits the row; no more is computed than is known; what is
-    known stays inside max_model_len (a session's tokens only where their number is checked); and a request that
-    does not run holds no blocks.
+    known stays inside max_model_len (a session's tokens only where their number is checked); and a request
+    that does not run holds no blocks.
     """
     width, blocks = width_of(at.case, at.release, at.runner), at.expansion
     return all_of(
@@ -390,7 +390,8 @@ def _clash(step: Step, case: Case, values: tuple[int, ...]) -> str:
     listed, counted, width, known, computed, *needed = values
     longest = case.deployment.max_model_len
     if counted > width:
-        return f"{step.name} leaves {counted} entries in a row of {width}: {counted - width} in the next request's row"
+        beyond = f"{counted - width} in the next request's row"
+        return f"{step.name} leaves {counted} entries in a row of {width}: {beyond}"
     if needed and listed < needed[0]:
         return f"{step.name} leaves a list of {listed} where the step's tokens need {needed[0]}"
     if computed > known:
@@ -421,7 +422,7 @@ def _givens(step: Step) -> tuple[Given, ...]:
         _BEFORE,
         Given(
             "step-allowed",
-            f"{step.sentence} [{step.source}]",
+            "the engine may take the step there",
             lambda case, release, runner: step.allowed(now(case, release, runner)),
         ),
     )
@@ -430,7 +431,7 @@ def _givens(step: Step) -> tuple[Given, ...]:
 def _claim(step: Step) -> Invariant:
     return Invariant(
         "append-in-step",
-        step.sentence,
+        f"{step.sentence} [{step.source}]",
         lambda case, release, runner: _keeps(step, now(case, release, runner)),
         _runners,
         sides=lambda case, release, runner: _sides(step, now(case, release, runner)),

@@ -20,7 +20,7 @@ __all__ = ["LOWERED", "READERS", "Drafting", "drafter_limit"]
 _Column = Callable[[Case, Release, Runner], int]
 
 
-def _reader(  # noqa: PLR0913  # what a reader is made of
+def _reader(  # noqa: PLR0913, PLR0917  # what a reader is made of
     part: str,
     sentence: str,
     read: _Column,
@@ -84,8 +84,8 @@ class Drafting:
 def drafter_limit(case: Case, release: Release, runner: Runner) -> int:
     """Return the length to which a drafter clamps its positions, in tokens.
 
-    Source: vLLM 0.33 `v1/worker/gpu/spec_decode/speculator.py`:215-217, where it is read anew; up to 0.32 (V2)
-    and in V1's parallel drafting it is what the drafter was constructed with.
+    Source: vLLM 0.33 `v1/worker/gpu/spec_decode/speculator.py`:215-217, where it is read anew; up to 0.32
+    (V2) and in V1's parallel drafting it is what the drafter was constructed with.
     """
     stale = (Gap.STALE_DRAFTER_ON_V1, Gap.STALE_DRAFTER_ON_V2)
     if any(release.leaves_open(gap, runner) for gap in stale):
@@ -120,8 +120,8 @@ _DRAFT = _reader(
         LOWERED,
         Given(
             "draft-steps",
-            "a drafter writes num_speculative_tokens - 1 further positions after a generating step's last one "
-            "[vLLM 0.33 v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py:850-860]",
+            "a drafter writes num_speculative_tokens - 1 further positions after a generating step's last "
+            "one [vLLM 0.33 v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py:850-860]",
             lambda case, release, runner: all_of(
                 case.part(Drafting).draft_step < case.deployment.num_speculative_tokens,
                 case.request.num_tokens < case.deployment.max_model_len,
@@ -149,8 +149,8 @@ _LOCAL = _reader(
     (
         Given(
             "local-chunk",
-            "the chunk begins inside the sequence and is made of whole pages; the page is one that it uses; no "
-            "dcp [vLLM 0.33 v1/attention/backends/utils.py:543-640]",
+            "the chunk begins inside the sequence and is made of whole pages; the page is one that it uses; "
+            "no dcp [vLLM 0.33 v1/attention/backends/utils.py:543-640]",
             lambda case, _release, _runner: all_of(
                 case.access.position < case.request.num_tokens,
                 modulo(

@@ -252,7 +252,7 @@ class Gap(enum.Enum):
     """DFlash clamps a query's column to the row and keeps its offset, so that slots alias.
     Source: vLLM 0.33 `v1/worker/gpu/spec_decode/dflash/speculator.py`:714-770."""
     KERNEL_TABLE_IGNORES_ENCODER = "kernel-table-ignores-encoder"
-    """The kernel's own table is made for max_model_len alone. Source: vLLM 0.33 `v1/worker/utils.py`:309-312."""
+    """The kernel's table is made for max_model_len alone. Source: vLLM 0.33 `v1/worker/utils.py`:309-312."""
     SLOT_INT32_ON_V2 = "slot-int32-on-v2"
     """block ID * block_size is computed in int32. Source: vLLM 0.33 `v1/worker/gpu/block_table.py`:409."""
     ROW_OFFSET_INT32_ON_V2 = "row-offset-int32-on-v2"
@@ -260,7 +260,7 @@ class Gap(enum.Enum):
     Source: vLLM 0.31 `v1/worker/gpu/buffer_utils.py`, `_apply_write_kernel`."""
     ROW_OFFSET_INT32_ON_V1 = "row-offset-int32-on-v1"
     """The same in V1's slot mapping. Source: vLLM 0.33 `v1/worker/block_table.py`:351-376."""
-    TOKEN_OFFSET_INT32_ON_V2 = "token-offset-int32-on-v2"
+    TOKEN_OFFSET_INT32_ON_V2 = "token-offset-int32-on-v2"  # noqa: S105  # of a text, not a secret
     """row * max_model_len is computed in int32, up to 0.27."""
 
 
@@ -300,7 +300,7 @@ class Release:
 
 
 TODAY = Release("today", "vLLM 0.29 to 0.33, gaps closed", _width_today)
-"""The formulas of `specs` without any `Gap`; sizes that those releases fix, such as the alignment, are free."""
+"""The formulas of `specs` without any `Gap`; sizes that releases fix, such as the alignment, are free."""
 
 _ALIGNED: Mapping[str, int | bool] = MappingProxyType({"block_table_token_alignment": 128})
 _ALIGNED_AND_SHARDED: Mapping[str, int | bool] = MappingProxyType({**_ALIGNED, "dcp_sharded": True})

@@ -100,7 +100,7 @@ HELD = Invariant(
         Side("scheduler", "entries held", _entries(case, release)),
     ),
     clash=lambda _case, values: (
-        f"column {values[0]} is read of a request that holds {plural(values[1], 'entry')}: stale, or another's"
+        f"column {values[0]} is read of a request that holds {plural(values[1], 'entry')}: it is stale"
     ),
     part="held",
     givens=(READ_BY_KERNEL,),

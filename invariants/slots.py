@@ -35,7 +35,7 @@ def _is_sharded(spec: AttentionSpec, runner: Runner) -> bool:
 
 
 def _place(case: Case, position: int, runner: Runner) -> tuple[int, int, int]:
-    """Return rank, block and offset of a position's slot; blocks of different columns are different blocks."""
+    """Return rank, block and offset of a position's slot; different columns hold different blocks."""
     spec = case.spec
     if isinstance(spec, CircularBufferSpec):
         return 0, 0, modulo(position, spec.block_size)
@@ -172,16 +172,16 @@ _QUERY = Invariant(
         )
     ),
     clash=lambda case, values: (
-        f"column clamped to {values[0]}: the query at {case.part(OtherPosition).other_position} overwrites the "
-        f"slot of position {case.access.position}"
+        f"column clamped to {values[0]}: the query at {case.part(OtherPosition).other_position} overwrites "
+        f"the slot of position {case.access.position}"
     ),
     part="draft-query",
     parts=(OtherPosition,),
     givens=(
         Given(
             "draft-queries",
-            "the queries of a block drafter are the num_speculative_tokens + 1 positions after the last token; "
-            "no dcp [vLLM 0.33 v1/worker/gpu/spec_decode/dflash/speculator.py:700-800]",
+            "the queries of a block drafter are the num_speculative_tokens + 1 positions after the last "
+            "token; no dcp [vLLM 0.33 v1/worker/gpu/spec_decode/dflash/speculator.py:700-800]",
             lambda case, _release, _runner: all_of(
                 case.access.position < case.part(OtherPosition).other_position,
                 case.part(OtherPosition).other_position

@@ -7,12 +7,12 @@ that is 1 is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from invariants import Case, build_case
 from invariants.arithmetic import Symbolic
-from proofs.verdicts import Counterexample, Obligation
+from proofs.verdicts import Counterexample, Obligation, RowPicture
 
 __all__ = ["Traced", "arithmetic", "explain", "traced_case"]
 
@@ -212,7 +212,19 @@ def explain(obligation: Obligation, values: Mapping[str, int | bool], *, smalles
         tuple((who, what, _line(number)) for who, what, number in sides),
         claim.clash(build_case(obligation.kind, values, claim.parts), tuple(n.value for _, _, n in sides)),
         smallest,
+        row=_picture(sides),
     )
+
+
+def _picture(sides: Sequence[tuple[str, str, Traced]]) -> RowPicture | None:
+    """Return what the clash does to a row, where it is about one."""
+    values = {what: number.value for _, what, number in sides}
+    if "row width" not in values:
+        return None
+    if "column" in values:
+        return RowPicture(values["row width"], values["column"], "column")
+    wanted = values.get("entries", values.get("count after"))
+    return None if wanted is None else RowPicture(values["row width"], wanted, "entries")
 
 
 def _line(traced: Traced) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from invariants import (
     ASSUMPTIONS,
+    COLUMN_FITS,
     INVARIANTS,
     RELEASES,
+    ROW_FITS,
     SPEC_KINDS,
     Parameter,
     Release,
@@ -41,11 +45,15 @@ from proofs.console import (
 )
 from proofs.deployment_file import shown_path
 from proofs.emit import test_file
+from proofs.explain import ENTRIES, explain_text
+from proofs.files import OutputFile, Report, Run, RunFile
 from proofs.fleet import FleetJson, check_file, fleet_exit_code, print_fleet
+from proofs.junit import junit_text
 from proofs.matrix import ALL, Matrix, MatrixReport, fixed_otherwise, shared_claims
 from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
 from proofs.pool import decide_all
 from proofs.report import JsonReport, print_outcome, tally
+from proofs.sarif import sarif_text
 from proofs.verdicts import (
     EXIT_CODES,
     EXIT_INTERNAL,
@@ -79,6 +87,9 @@ def _say(line: str) -> None:
 def _main(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.explain:
+        PipedConsole(highlight=False, markup=False).print(explain_text(options.explain), soft_wrap=True)
+        return 0
     if options.deployment:
         return _check_deployments(parser, options)
     if options.release == ALL:
@@ -100,11 +111,12 @@ def _main(arguments: Sequence[str] | None) -> int:
     excluded = _unsupported(asked, pins) if options.width else {}
     if pins:
         excluded |= _excluded({i: o for i, o in enumerate(asked) if i not in excluded}, pins)
-    report = _report(options.json, release.name, pins, asked)
+    left_out = not_asked(release, kinds, claims, runners)
+    reports = _reports(options, Run(release, pins, asked, left_out, options.width))
     if options.emit_test:
         _write(options.emit_test, "")
-    outcomes, code = _run(_Lines(console, asked), asked, pins, excluded, report, options.jobs)
-    for line in not_asked(release, kinds, claims, runners):
+    outcomes, code = _run(_Lines(console, asked), asked, pins, excluded, reports, options.jobs)
+    for line in left_out:
         console.print(f"not asked: {line}", soft_wrap=True)
     if options.emit_test and code <= EXIT_INTERNAL:
         _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
@@ -113,18 +125,19 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 def _main_matrix(options: argparse.Namespace) -> int:
     """Decide the claims of every release, each that several releases make alike once."""
-    for name in ("width", "list"):
+    for name in ("width", "list", "junit", "sarif", "html"):
         if getattr(options, name):
             raise UsageError(f"--{name} goes with one release, not with --release {ALL}")
     runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
     kinds = options.spec or SPEC_KINDS
-    claims = [i for i in INVARIANTS if not options.invariant or i.name in options.invariant]
+    wanted = options.invariant or (ROW_FITS.name, COLUMN_FITS.label)
+    claims = [i for i in INVARIANTS if i.label in wanted]
     asked = [o for r in RELEASES for o in obligations(r, kinds=kinds, invariants=claims, runners=runners)]
     unasked = dict.fromkeys(line for r in RELEASES for line in not_asked(r, kinds, claims, runners))
     if not asked:
         raise UsageError(f"nothing is selected: {'; '.join(unasked) or 'no release has such a claim'}")
     importlib.import_module("z3")
-    console = Console(highlight=False, markup=False, width=WIDE)
+    console = PipedConsole(highlight=False, markup=False, width=WIDE)
     pins = _pins(options.at, RELEASES[0], asked)
     excluded = fixed_otherwise(asked, pins)
     with Signals.hold():
@@ -133,11 +146,11 @@ def _main_matrix(options: argparse.Namespace) -> int:
         if pins:
             excluded |= _excluded({i: o for i, o in asked_here.items() if i not in shared}, pins)
     Signals.raise_if_seen()
-    report = _report(options.json, ALL, pins, asked, shared)
+    report = _opened(options.json, lambda file: MatrixReport(file, pins, asked, shared))
     if options.emit_test:
         _write(options.emit_test, "")
     view = Matrix(console, asked, shared)
-    outcomes, code = _run(view, asked, pins, excluded, report, options.jobs, shared)
+    outcomes, code = _run(view, asked, pins, excluded, [report] if report else [], options.jobs, shared)
     for line in unasked:
         console.print(f"not asked: {line}", soft_wrap=True)
     if options.emit_test and code <= EXIT_INTERNAL:
@@ -180,7 +193,7 @@ def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namesp
         if mistake := reports[-1].mistake:
             _say(f"{reports[-1].name}: {mistake}")
     print_fleet(PipedConsole(highlight=False, markup=False, width=WIDE), reports)
-    return _saved(report, reports, fleet_exit_code(reports))
+    return _saved([report] if report else [], reports, fleet_exit_code(reports))
 
 
 def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
@@ -209,7 +222,7 @@ def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) ->
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        OutputFile(path).write(text, complete=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -278,8 +291,19 @@ def _parser() -> argparse.ArgumentParser:
         "exit code 0: every group fits, 1: one does not, 2: a mistake in a file",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the outcome as JUnit XML")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="also write the findings as SARIF 2.1.0")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page to read (needs the extra `report`)"
+    )
     parser.add_argument(
         "--emit-test", type=Path, metavar="FILE", help="also write each counterexample as a pytest case"
+    )
+    parser.add_argument(
+        "--explain",
+        type=_explained,
+        metavar="CODE",
+        help="say what a verdict, an invariant or an assumption means and what to do about it, and stop",
     )
     parser.add_argument(
         "--jobs", type=_job_count, metavar="N", help="processes at a time (default: all cores)"
@@ -291,6 +315,16 @@ def _job_count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_JOBS:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_JOBS}, not {echo(text)}")
     return int(text)
+
+
+def _explained(text: str) -> str:
+    """Read the word to explain, in whatever case it is typed."""
+    known = {name.lower(): name for name in ENTRIES}
+    if name := known.get(text.lower()):
+        return name
+    close = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.5)
+    hint = f"did you mean {known[close[0]]}?" if close else f"there are {', '.join(ENTRIES)}"
+    raise argparse.ArgumentTypeError(f"nothing is explained as {echo(text)}; {hint}")
 
 
 def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -> dict[str, int | bool]:
@@ -351,33 +385,6 @@ def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -
     return excluded
 
 
-def _report(
-    path: Path | None,
-    release: str,
-    pins: Mapping[str, int | bool],
-    asked: Sequence[Obligation],
-    shared: Mapping[int, int] | None = None,
-) -> JsonReport | None:
-    def start(file: Path) -> JsonReport:
-        if shared is not None:
-            return MatrixReport(file, pins, asked, shared)
-        return JsonReport(file, release, pins, asked)
-
-    return _opened(path, start)
-
-
-def _opened(path: Path | None, start: Callable[[Path], _Report]) -> _Report | None:
-    """Start the JSON report, so that a file that cannot be written is told before anything else."""
-    if path is None:
-        return None
-    if str(path) == "-":
-        raise UsageError("--json takes a file; /dev/stdout is one")
-    try:
-        return start(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-
 class _View(Protocol):
     """How a run is shown: as it goes and at its end."""
 
@@ -409,12 +416,67 @@ class _Lines:
         )
 
 
+def _opened(path: Path | None, start: Callable[[Path], _Report]) -> _Report | None:
+    """Start a JSON report, so that a file that cannot be written is told before anything else."""
+    if path is None:
+        return None
+    if str(path) == "-":
+        raise UsageError("--json takes a file; /dev/stdout is one")
+    try:
+        return start(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _reports(options: argparse.Namespace, run: Run) -> list[Report]:
+    """Start every file that the call asks for, each as a marker that says that it is incomplete.
+
+    Raises:
+        UsageError: one cannot be written, or what it needs is not installed.
+    """
+    _refuse_one_file_twice(options)
+    reports: list[Report] = []
+    try:
+        if path := _file(options, "json"):
+            reports.append(JsonReport(path, run.release.name, run.pins, run.asked))
+        if path := _file(options, "junit"):
+            reports.append(RunFile("JUnit report", path, run, junit_text))
+        if path := _file(options, "sarif"):
+            reports.append(RunFile("SARIF report", path, run, sarif_text))
+        if path := _file(options, "html"):
+            from proofs.page import page_text  # noqa: PLC0415  # needs the extra `report`
+
+            reports.append(RunFile("HTML page", path, run, page_text))
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"--html needs {missing.name}: pip install 'rowbound[report]'") from missing
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    return reports
+
+
+def _file(options: argparse.Namespace, name: str) -> Path | None:
+    path: Path | None = getattr(options, name)
+    if str(path) == "-":
+        raise UsageError(f"--{name} takes a file; /dev/stdout is one")
+    return path
+
+
+def _refuse_one_file_twice(options: argparse.Namespace) -> None:
+    taken: dict[str, str] = {}
+    for name in ("json", "junit", "sarif", "html", "emit_test"):
+        if path := getattr(options, name):
+            option, real = f"--{name.replace('_', '-')}", os.path.realpath(path)
+            if real in taken:
+                raise UsageError(f"{taken[real]} and {option} name one file, {path}")
+            taken[real] = option
+
+
 def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     view: _View,
     asked: Sequence[Obligation],
     pins: Mapping[str, int | bool],
     excluded: Mapping[int, Outcome],
-    report: JsonReport | None,
+    reports: Sequence[Report],
     jobs: int | None,
     shared: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[dict[int, Outcome], int]:
@@ -437,30 +499,30 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
             outcomes |= {index: outcomes[earlier] for index, earlier in shared.items()}
             code = exit_code(outcome.verdict for outcome in outcomes.values())
         except Stopped as stopped:
-            return outcomes, _interrupted(stopped, outcomes, len(asked), report)
+            return outcomes, _interrupted(stopped, outcomes, len(asked), reports)
         finally:
             decided.close()
     view.end(outcomes, time.perf_counter() - started)
-    return outcomes, _saved(report, outcomes, code)
+    return outcomes, _saved(reports, outcomes, code)
 
 
-def _saved(report: JsonReport | FleetJson | None, outcomes: Any, code: int) -> int:
-    """Write the report; a failure to write is an error of its own and changes no verdict."""
-    if report is None:
-        return code
-    try:
-        report.write(outcomes, exit_code=code)
-    except OSError as error:
-        _say(f"the JSON report was not written: {error}")
-        return code or EXIT_USAGE
-    return code
+def _saved(reports: Iterable[Report | FleetJson], outcomes: Any, code: int) -> int:
+    """Write the reports; a failure to write is an error of its own and changes no verdict."""
+    saved = code
+    for report in reports:
+        try:
+            report.write(outcomes, exit_code=code)
+        except OSError as error:
+            _say(f"the {report.name} was not written: {error}")
+            saved = code or EXIT_USAGE
+    return saved
 
 
 def _interrupted(
-    stopped: Stopped, outcomes: Mapping[int, Outcome], total: int, report: JsonReport | None
+    stopped: Stopped, outcomes: Mapping[int, Outcome], total: int, reports: Iterable[Report]
 ) -> int:
-    """Say how far the run came, and leave a file that says that it is incomplete."""
-    if report is not None:
+    """Say how far the run came, and leave files that say that they are incomplete."""
+    for report in reports:
         with suppress(OSError):  # the file says already that it is incomplete
             report.write(outcomes, exit_code=None)
     _say(f"interrupted with {len(outcomes)} of {total} decided; nothing is claimed of the rest")
@@ -509,7 +571,7 @@ def _print_list(console: Console, release: Release, asked: Sequence[Obligation])
     section("assumptions", assumed)
     claims = dict.fromkeys(o.invariant for o in asked)
     section("invariants", (f"{i.label}: {i.sentence}" for i in claims))
-    given = {g.name: g for i in claims for g in i.givens if g.name != "step-allowed"}
+    given = {g.name: g for i in claims for g in i.givens}
     section("what narrows them (no rules of the engine)", (f"{g.name}: {g.sentence}" for g in given.values()))
     section("releases", (f"{r.name}: {r.description}" for r in RELEASES))
 

@@ -196,8 +196,8 @@ class _Session:
     def _goal(self, solver: z3.Solver, problem: Problem) -> tuple[z3.CheckSatResult, frozenset[str]]:
         """Ask for a case that breaks the claim; if there is none, return the assumptions that it took too.
 
-        At first without help; then, of a goal that has a cut, by the cut and the configuration alone; then with
-        every step that can be proved.
+        At first without help; then, of a goal that has a cut, by the cut and the configuration alone; then
+        with every step that can be proved.
         """
         answer, core = z3.unknown, frozenset[str]()
         if problem.cut is None:
@@ -254,12 +254,12 @@ class _Session:
 
     def _refute(self, found: Values) -> Outcome:
         """Make the case small, and trust it only if it also fails in plain Python."""
-        for self.nearest in range(len(self.obligation.invariant.nearest)):
+        for preference in range(len(self.obligation.invariant.nearest)):
+            self.nearest = preference
             answer, nearer = self._failing(self.pins)
             if answer == z3.sat:
                 found = nearer
                 break
-        else:
             self.nearest = None
         values, smallest = self._shrink(found)
         if problem := self._replay(values):

@@ -43,8 +43,7 @@ from invariants import (
 from invariants.parameters import parameters_of
 from proofs.chain import arithmetic, traced_case
 from proofs.deployment_file import DeploymentFile, DeploymentFileError, Group, read_deployment, shown_path
-from proofs.files import is_stream, write_beside
-from proofs.report import version
+from proofs.files import OutputFile, version
 
 __all__ = [
     "SCHEMA",
@@ -290,19 +289,19 @@ def _tokens(first: FirstFailure) -> str:
 class FleetJson:
     """The JSON file of a run: marked incomplete from the start, promoted at the end."""
 
+    name = "JSON report"
+
     def __init__(self, path: Path) -> None:
         """Write the incomplete marker, which also shows that the path can be written.
 
         Raises:
             OSError: it cannot.
         """
-        self._path = path if is_stream(path) else path.resolve()
+        self._file = OutputFile(path)
         self.write([], exit_code=None)
 
     def write(self, reports: Sequence[FileReport], *, exit_code: int | None) -> None:
         """Write what is known; with an exit code the run is complete."""
-        if exit_code is None and is_stream(self._path):
-            return  # a pipe or a device has no incomplete state
         document = {
             "schema": SCHEMA,
             "complete": exit_code is not None,
@@ -312,7 +311,7 @@ class FleetJson:
             "tally": tally(reports),
             "files": [_file_entry(report) for report in reports],
         }
-        write_beside(self._path, json.dumps(document, indent=2) + "\n")
+        self._file.write(json.dumps(document, indent=2) + "\n", complete=exit_code is not None)
 
 
 def _file_entry(report: FileReport) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from invariants import SPEC_KINDS, Runner, build_case, column, entries, parameters_for, row_width
-from proofs.report import STYLES, JsonReport, outcome_lines, run_document, tally, versions
+from proofs.files import versions
+from proofs.report import STYLES, JsonReport, outcome_lines, run_document, tally
 from proofs.verdicts import Obligation, Outcome, Verdict, exit_code
 
 __all__ = ["ALL", "MATRIX_SCHEMA", "Matrix", "MatrixReport", "fixed_otherwise", "shared_claims"]
@@ -44,7 +45,7 @@ def fixed_otherwise(asked: Sequence[Obligation], pins: Mapping[str, int | bool])
     left_out = {}
     for index, obligation in enumerate(asked):
         known = obligation.release
-        names = {p.name for p in parameters_for(obligation.kind)}
+        names = {p.name for p in parameters_for(obligation.kind, obligation.invariant.parts)}
         for name, value in pins.items():
             if name in names and known.constants.get(name, value) != value:
                 detail = f"{known.name} fixes {name} at {str(known.constants[name]).lower()}"
@@ -62,16 +63,19 @@ def shared_claims(
 
     `pulse` is called before each; an exception in it ends the search.
     """
-    from proofs.problem import build_problem  # noqa: PLC0415  # needs the solver
+    import z3  # noqa: PLC0415  # a deployment's check does without the solver
 
+    from proofs.problem import build_problem  # noqa: PLC0415
+
+    context = z3.Context()  # one for all: it numbers equal expressions alike for as long as they live
     first: dict[tuple[object, ...], int] = {}
     shared, kept = {}, []
     for index, obligation in asked.items():
         pulse()
-        problem = build_problem(obligation, pins, with_steps=False)
-        kept.append(problem)  # the solver numbers equal expressions alike for as long as they live
+        problem = build_problem(obligation, pins, context, with_steps=False)
+        kept.append(problem)
         key = (
-            obligation.invariant.name,
+            obligation.label,
             obligation.parameters(),
             tuple(problem.fixed.items()),
             tuple((name, given.get_id()) for name, given in problem.assumptions.items()),
@@ -247,6 +251,6 @@ def _named(obligation: Obligation) -> dict[str, str]:
     return {
         "release": obligation.release.name,
         "spec": obligation.kind,
-        "invariant": obligation.invariant.name,
+        "invariant": obligation.label,
         "runner": obligation.runner.value,
     }

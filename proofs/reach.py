@@ -1,15 +1,15 @@
 """How a row comes to break a claim about a step: a bounded search from an empty row.
 
-The step's claim says "from any sound state". A state that breaks it may be one that no row ever reaches; the
-search unrolls the transition system of `invariants.lifecycle` from `INITIAL`, with the deployment fixed to the
-counterexample's, one step deeper at a time, so that the first trace found is a shortest one.
+The step's claim says "from any sound state". A state that breaks it may be one that no row ever reaches;
+the search unrolls the transition system of `invariants.lifecycle` from `INITIAL`, with the deployment fixed to
+the counterexample's, one step deeper at a time, so that the first trace found is a shortest one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import z3
 
@@ -48,8 +48,8 @@ def trace_to(obligation: Obligation, values: Mapping[str, int | bool]) -> tuple[
                 f"reached from an empty row in {length} step{'s' * (length != 1)}, no fewer",
             )
     return (), (
-        f"not reached from an empty row within {MOST_STEPS} steps: the claim fails as an induction, perhaps in no "
-        "row"
+        f"not reached from an empty row within {MOST_STEPS} steps: the claim fails as an induction, perhaps in "
+        "no row"
     )
 
 
@@ -73,7 +73,7 @@ class _Unrolled:
         self.solver = z3.Solver(ctx=self.definitions.context)
         self.solver.set("rlimit", _QUERY_RLIMIT)
         self._model: z3.ModelRef | None = None
-        state = replace(INITIAL, resumable=self.definitions.switch("resumable"))
+        state = replace(INITIAL, resumable=cast("bool", self.definitions.switch("resumable")))
         self.moments: list[_Moment] = []
         for depth in range(before):
             state = self._any_step(depth, state)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from proofs.files import is_stream, write_beside
+from proofs.drawing import row_lines
+from proofs.files import OutputFile, versions
 from proofs.verdicts import Counterexample, Obligation, Outcome, Verdict
 
 __all__ = [
     "SCHEMA",
     "STYLES",
     "JsonReport",
+    "details",
     "outcome_lines",
     "print_outcome",
     "run_document",
     "tally",
-    "version",
-    "versions",
 ]
 
 SCHEMA = "rowbound.check/1"
@@ -44,14 +42,14 @@ _INDENT = " " * 9
 
 def print_outcome(console: Console, obligation: Obligation, outcome: Outcome) -> None:
     """Print one obligation's line and, if it is refuted, its counterexample."""
-    first, *rest = outcome_lines(obligation, outcome)
+    first, *rest = outcome_lines(obligation, outcome, encoding=console.encoding)
     line = Text(first)
     line.stylize(STYLES[outcome.verdict], 0, len(outcome.verdict.value))
     console.print(line, *map(Text, rest), sep="\n", soft_wrap=True)
 
 
-def outcome_lines(obligation: Obligation, outcome: Outcome) -> list[str]:
-    """Return the lines that a person reads about one obligation."""
+def outcome_lines(obligation: Obligation, outcome: Outcome, *, encoding: str = "utf-8") -> list[str]:
+    """Return the lines that a person reads about one obligation, drawn in signs that the encoding has."""
     line = (
         f"{outcome.verdict.value:8} {obligation.kind:22} {obligation.runner.value:2} "
         f"{obligation.label:28} {outcome.seconds * 1000:5.0f} ms  rlimit {outcome.rlimit:9,}"
@@ -60,7 +58,7 @@ def outcome_lines(obligation: Obligation, outcome: Outcome) -> list[str]:
         case Verdict.PROVED:
             return [f"{line}  uses {', '.join(outcome.used)}{_closeness(outcome)}"]
         case Verdict.REFUTED if outcome.counterexample is not None:
-            return [line, *_counterexample_lines(outcome.counterexample)]
+            return [line, *_counterexample_lines(outcome.counterexample, encoding)]
     return [f"{line}  {outcome.detail}"]
 
 
@@ -75,14 +73,21 @@ def _closeness(outcome: Outcome) -> str:
             return f"; {slack} to spare"
 
 
-def _counterexample_lines(found: Counterexample) -> list[str]:
+def details(obligation: Obligation, outcome: Outcome) -> list[str]:
+    """Return the lines below an obligation's first one, without their margin."""
+    return [line.removeprefix(_INDENT) for line in outcome_lines(obligation, outcome)[1:]]
+
+
+def _counterexample_lines(found: Counterexample, encoding: str) -> list[str]:
     kind = "smallest case that fails" if found.smallest else "a case that fails, perhaps not the smallest"
     values = ", ".join(f"{name} {_shown(found.values[name])}" for name in found.shown)
-    width = max(len(quantity) for _, quantity, _ in found.chain)
+    width = max((len(quantity) for _, quantity, _ in found.chain), default=0)
+    drawn = row_lines(found, encoding)
     return [
         f"{_INDENT}{kind}: {values}",
         *(f"{_INDENT}{side:9}  {quantity:{width}} = {line}" for side, quantity, line in found.chain),
         f"{_INDENT}{found.summary}",
+        *(f"{_INDENT}{side:9}  {line}" for side, line in zip(("memory", ""), drawn, strict=False)),
         *_trace_lines(found),
     ]
 
@@ -134,17 +139,13 @@ def run_document(
     }
 
 
-def versions() -> dict[str, str | None]:
-    """Return the versions that a run's verdicts and costs rest on."""
-    named = {name: version(name) for name in ("rowbound", "z3-solver", "rich")}
-    return named | {"python": platform.python_version()}
-
-
 class JsonReport:
     """The JSON file of a run: marked incomplete from the start, promoted at the end.
 
-    Every state of the file is written beside it and moved into place, so that no reader sees half of one.
+    `name` is what a message calls it.
     """
+
+    name = "JSON report"
 
     def __init__(
         self, path: Path, release: str, pins: Mapping[str, int | bool], asked: Sequence[Obligation]
@@ -154,7 +155,7 @@ class JsonReport:
         Raises:
             OSError: it cannot.
         """
-        self._path = path if is_stream(path) else path.resolve()
+        self._file = OutputFile(path)
         self._release, self._pins, self._asked = release, pins, asked
         self.write({}, exit_code=None)
 
@@ -165,9 +166,8 @@ class JsonReport:
 
     def write(self, outcomes: Mapping[int, Outcome], *, exit_code: int | None) -> None:
         """Write what is known; with an exit code the run is complete."""
-        if exit_code is None and is_stream(self._path):
-            return  # a pipe or a device has no incomplete state
-        write_beside(self._path, json.dumps(self.document(outcomes, exit_code), indent=2) + "\n")
+        text = json.dumps(self.document(outcomes, exit_code), indent=2) + "\n"
+        self._file.write(text, complete=exit_code is not None)
 
 
 def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
@@ -205,11 +205,3 @@ def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
             ],
         }
     return entry
-
-
-def version(distribution: str) -> str | None:
-    """Return a distribution's installed version, or None if it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

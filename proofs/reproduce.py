@@ -16,7 +16,7 @@ import z3
 
 from invariants.arithmetic import all_of
 from proofs.faults import Claim, Fault, Report
-from proofs.terms import Definitions, Term, Truth, truth_expr
+from proofs.terms import Definitions, Term, Truth
 
 __all__ = ["Example", "Finding", "check_fault", "legal_sizes", "unproved"]
 
@@ -221,11 +221,11 @@ class _Question:
             for p in fault.domain.parameters
             if not p.is_switch
         ]
-        legal = truth_expr(all_of(*ranges, fault.legal(sizes)))
-        self.goal = truth_expr(variant(sizes).holds())
-        self.steps = [truth_expr(step) for step in fault.steps(sizes)]
+        legal = definitions.truth(all_of(*ranges, fault.legal(sizes)))
+        self.goal = definitions.truth(variant(sizes).holds())
+        self.steps = [definitions.truth(step) for step in fault.steps(sizes)]
         self.divisors = definitions.divisors
-        self.solver = z3.Solver()
+        self.solver = z3.Solver(ctx=definitions.context)
         # Z3's own handler would swallow a Ctrl-C; Python's notes it, and the command asks between two faults.
         self.solver.set(rlimit=_RLIMIT, timeout=_SECONDS * 1000, ctrl_c=False)
         self.solver.add(*definitions.facts, legal)

@@ -21,15 +21,14 @@ def steps_for(claim: Invariant, case: Case, release: Release, runner: Runner) ->
     """Yield claims about a case, each easier than the goal, in the order in which they are proved."""
     case = replace(case, spec=row_spec(case.spec, release=release))
     layer = case.spec.inner if isinstance(case.spec, UniformTypeSpec) else case.spec
-    attends = isinstance(layer, AttentionSpec)
     if claim.name == "slots-distinct":
-        if attends and claim.part != "draft-query":
+        if isinstance(layer, AttentionSpec) and claim.part != "draft-query":
             yield from _place_leads_back(case, layer, case.access.position)
             if claim.parts:
                 yield from _place_leads_back(case, layer, case.part(OtherPosition).other_position)
         return
     yield from _padding_only_widens(case, release, runner)
-    if claim.name != "column-fits" or not attends or claim.part == "gather":
+    if claim.name != "column-fits" or not isinstance(layer, AttentionSpec) or claim.part == "gather":
         return
     position = case.access.position
     yield from _place_stays_in_its_block(case, layer, position)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from invariants import (
     COLUMN_FITS,
@@ -26,6 +27,7 @@ __all__ = [
     "Counterexample",
     "Obligation",
     "Outcome",
+    "RowPicture",
     "Verdict",
     "exit_code",
     "not_asked",
@@ -102,6 +104,21 @@ class TraceStep:
 
 
 @dataclass(frozen=True, slots=True)
+class RowPicture:
+    """What a broken claim does to one row.
+
+    Attributes:
+        width: how many entries the row holds.
+        wanted: how many entries are written to it, or the column that is read.
+        kind: which of the two `wanted` is.
+    """
+
+    width: int
+    wanted: int
+    kind: Literal["entries", "column"]
+
+
+@dataclass(frozen=True, slots=True)
 class Counterexample:
     """A case that breaks a claim.
 
@@ -112,6 +129,7 @@ class Counterexample:
         summary: one sentence with the numbers that clash.
         smallest: whether each value was shown to be the smallest that fails, in the order of the
             parameters, after the usual values were kept where the fault remains.
+        row: what the clash does to a row; None where it is about none.
         trace: for a claim about a step, how a row comes from its start to the state that the step breaks;
             the last one is that step. Empty where there is nothing of the kind.
         reached: what a bounded search said of whether such a state is reached at all; empty if none was made.
@@ -122,6 +140,7 @@ class Counterexample:
     chain: tuple[tuple[str, str, str], ...]
     summary: str
     smallest: bool
+    row: RowPicture | None = None
     trace: tuple[TraceStep, ...] = ()
     reached: str = ""
 
@@ -132,8 +151,8 @@ class Outcome:
 
     `used` and `unused` are names of assumptions, from the solver's unsatisfiable core; they are known
     only of a proof. `witness` is a case that meets every assumption and comes as close to breaking the claim
-    as `slack` says: 0 units if a row that is one entry narrower would not do. `slack` is None where nothing is
-    counted or the solver did not tell.
+    as `slack` says: 0 units if a row that is one entry narrower would not do. `slack` is None where nothing
+    is counted or the solver did not tell.
     """
 
     verdict: Verdict

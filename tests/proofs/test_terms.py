@@ -46,7 +46,7 @@ CLAIMS = {
 
 
 def solved(definitions, symbols, numbers, *more):
-    solver = z3.Solver()
+    solver = z3.Solver(ctx=definitions.context)
     solver.add(*definitions.facts, *more)
     solver.add(*(s.expr == n for s, n in zip(symbols, numbers, strict=True)))
     return solver
@@ -70,7 +70,7 @@ def test_a_term_has_the_one_value_that_python_computes(name, numbers):
 def test_a_truth_value_is_pythons(name, numbers):
     definitions = Definitions()
     symbols = [definitions.symbol(n, None) for n in "abd"]
-    claim = truth_expr(CLAIMS[name](*symbols))
+    claim = definitions.truth(CLAIMS[name](*symbols))
     expected = CLAIMS[name](*numbers)
     assert solved(definitions, symbols, numbers, claim != expected).check() == z3.unsat
 
