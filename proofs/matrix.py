@@ -107,9 +107,9 @@ class Matrix:
             for line in _plain_lines(head, rows):
                 self._console.print(Text(line), soft_wrap=True)
         for verdict, first, lines in self._failures(outcomes):
-            line = Text(f"\n{verdict.value:8} {first}")
-            line.stylize(STYLES[verdict], 1, 1 + len(verdict.value))
-            self._console.print(line, *map(Text, lines), sep="\n", soft_wrap=True)
+            claims = Text(f"\n{verdict.value:8} {first}")
+            claims.stylize(STYLES[verdict], 1, 1 + len(verdict.value))
+            self._console.print(claims, *map(Text, lines), sep="\n", soft_wrap=True)
         self._console.print()
         for line in self._sharing():
             self._console.print(Text(line), soft_wrap=True)
