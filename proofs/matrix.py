@@ -110,8 +110,10 @@ class Matrix:
         else:
             for line in _plain_lines(head, rows):
                 self._console.print(Text(line), soft_wrap=True)
-        for lines in self._failures(outcomes):
-            self._console.print(*map(Text, ["", *lines]), sep="\n", soft_wrap=True)
+        for verdict, first, lines in self._failures(outcomes):
+            claims = Text(f"\n{verdict.value:8} {first}")
+            claims.stylize(STYLES[verdict], 1, 1 + len(verdict.value))
+            self._console.print(claims, *map(Text, lines), sep="\n", soft_wrap=True)
         self._console.print()
         for line in self._sharing():
             self._console.print(Text(line), soft_wrap=True)
@@ -139,22 +141,21 @@ class Matrix:
         ]
         return ["spec type", "", *self._releases], rows
 
-    def _failures(self, outcomes: Mapping[int, Outcome]) -> list[list[str]]:
-        """Return the text of each distinct failure, under the claims that fail in this very way."""
-        groups: dict[tuple[str, str, tuple[str, ...]], dict[str, list[str]]] = {}
+    def _failures(self, outcomes: Mapping[int, Outcome]) -> list[tuple[Verdict, str, tuple[str, ...]]]:
+        """Return each distinct failure: its verdict, the claims that fail in this very way, and its text."""
+        groups: dict[tuple[Verdict, str, tuple[str, ...]], dict[str, list[str]]] = {}
         for index, obligation in enumerate(self._asked):
             found = outcomes[index]
             if found.verdict is Verdict.PROVED:
                 continue
-            body = outcome_lines(obligation, found)[1:] or [f"{' ' * 9}{found.detail}"]
-            key = (found.verdict.value, obligation.invariant.name, tuple(body))
-            who = groups.setdefault(key, {})
+            lines = outcome_lines(obligation, found)[1:] or [f"{' ' * 9}{found.detail}"]
+            who = groups.setdefault((found.verdict, obligation.invariant.name, tuple(lines)), {})
             who.setdefault(f"{obligation.kind} {obligation.runner.value}", []).append(obligation.release.name)
-        texts = []
-        for (verdict, invariant, lines), who in groups.items():
+        failures = []
+        for (verdict, invariant, text), who in groups.items():
             claims = "; ".join(f"{subject} of {', '.join(names)}" for subject, names in who.items())
-            texts.append([f"{verdict:8} {invariant:11} {claims}", *lines])
-        return texts
+            failures.append((verdict, f"{invariant:11} {claims}", text))
+        return failures
 
     def _sharing(self) -> list[str]:
         """Return a line for each release with claims that another decides: how many, and whose."""
@@ -164,7 +165,7 @@ class Matrix:
             of[self._asked[earlier].release.name] += 1
         asked = Counter(obligation.release.name for obligation in self._asked)
         return [
-            f"shared: of {asked[name]} claims of {name} "
+            f"shared: of {asked[name]} claims of {name}, "
             + ", ".join(f"{n} as {'another of its own' if to == name else to}" for to, n in of.items())
             for name, of in counts.items()
         ]

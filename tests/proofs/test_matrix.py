@@ -126,7 +126,7 @@ def test_the_tally_counts_shared_claims_and_says_how_many_differ(whole):
     )
     assert int(counted[1]) == asked
     assert int(counted[2]) == asked - len(report["shared"])
-    assert "shared: of 65 claims of vllm-0.32 65 as vllm-0.33\n" in done.stdout
+    assert "shared: of 65 claims of vllm-0.32, 65 as vllm-0.33\n" in done.stdout
     assert counted[3].endswith("0 VACUOUS, 0 UNKNOWN, 0 ERROR, 0 SKIPPED")
     assert done.stdout.count("not asked: circular-buffer column-fits on V1") == 1
 
