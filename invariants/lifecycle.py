@@ -1,7 +1,7 @@
 """One row over time: a transition system of the request that owns it; every step keeps the row sound.
 
-`RowState` is what scheduler and worker remember between two steps, `Move` what one step is given, and
-each of `STEPS` says when it may be taken and what it leaves behind. `row_invariant` holds at the start and after every
+`RowState` is what scheduler and worker remember between two steps, `Move` what one step is given, and each
+of `STEPS` says when it may be taken and what it leaves. `row_invariant` holds at the start and after every
 step; each step is a claim of its own, `append-in-step/<step>`. Lists and counts are in manager blocks here.
 
 *scheduler* is `v1/core/sched/scheduler.py` of vLLM 0.33, *table* its `v1/worker/gpu/block_table.py`.

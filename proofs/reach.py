@@ -1,8 +1,8 @@
 """How a row comes to break a claim about a step: a bounded search from an empty row.
 
 The step's claim says "from any sound state". A state that breaks it may be one that no row ever reaches;
-the search unrolls the transition system of `invariants.lifecycle` from `INITIAL`, with the deployment fixed to
-the counterexample's, one step deeper at a time, so that the first trace found is a shortest one.
+the search unrolls the transition system of `invariants.lifecycle` from `INITIAL`, with the deployment fixed
+to the counterexample's, one step deeper at a time, so that the first trace found is a shortest one.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ def trace_to(obligation: Obligation, values: Mapping[str, int | bool]) -> tuple[
                 unrolled.trace(),
                 f"reached from an empty row in {length} step{'s' * (length != 1)}, no fewer",
             )
-    return (), (
-        f"not reached from an empty row within {MOST_STEPS} steps: the claim fails as an induction, perhaps in "
-        "no row"
-    )
+    return (), f"not reached from an empty row within {MOST_STEPS} steps; it fails as an induction"
 
 
 @dataclass(frozen=True, slots=True)
