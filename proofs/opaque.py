@@ -1,33 +1,33 @@
 """A second route to a proof: linear arithmetic over opaque products and quotients, and instances of lemmas.
 
-What the solver may know of a product or a quotient are instances of `proofs.lemmas`. They are chosen as
-they are missed: the linear problem is solved, and where the solver's case gives a product or a quotient a
-value that a lemma forbids, that instance is added. Which instances are chosen is not trusted, because each is
-true. The result is a chain of links, each with the few constraints that it follows from, which any solver can
-check by itself; no chain means "not proved on this route", and is never a refutation.
+What the solver may know of a product or a quotient are instances of `proofs.lemmas`, chosen by
+`proofs.instances`. The result is a chain of links, each with the few constraints that it follows from, which
+any solver can check by itself. No chain means "not proved on this route", and is never a refutation.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import z3
 
+from proofs.instances import Case, Instance, Order, likely_bounds, likely_orders, missed
 from proofs.lemmas import lemma
-from proofs.linear import Monomial, Number, Opaque, Quotient
-from proofs.problem import Problem
+from proofs.linear import Monomial, Number, Opaque
+from proofs.problem import SIZES, Problem
 
-__all__ = ["Link", "Proof", "Unproved", "opaque_proof"]
+__all__ = ["SEARCH_RLIMIT", "Link", "Proof", "Unproved", "opaque_proof"]
 
+SEARCH_RLIMIT = 2_000_000
+"""Solver resources that the search for one link may spend."""
 _ROUNDS = 40
 """How often the solver's case may be refuted by lemmas before a claim counts as not proved."""
 _STEP_ROUNDS = 12
-_MOST_FACTORS = 4
-"""The most unknowns of a product that a lemma is used on."""
+"""The same for an intermediate claim: one that is not easy is no help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,61 +35,63 @@ class Link:
     """One claim and what it follows from by linear arithmetic.
 
     Attributes:
-        name: what the claim is: "divisors", a step or "goal".
+        name: what the claim is: a divisor that is positive, a step, or the goal.
         claim: the claim.
-        premises: givens, definitions, instances of lemmas and claims of earlier links, by name.
+        premises: assumptions, definitions, instances of lemmas and claims of earlier links, by name.
     """
 
     name: str
     claim: z3.BoolRef
     premises: Mapping[str, z3.BoolRef]
 
-    @property
-    def lemmas(self) -> tuple[str, ...]:
-        """The lemmas with an instance among the premises."""
-        return tuple(sorted({name.split("(")[0] for name in self.premises if "(" in name}))
-
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Links that lead to the goal, each resting on earlier ones only."""
+    """Links that lead to the goal, each resting on earlier ones only.
+
+    Attributes:
+        links: the links, the goal last.
+        lemmas: the names of the lemmas with an instance among the premises.
+        assumptions: the names of the assumptions among the premises.
+    """
 
     links: tuple[Link, ...]
-
-    @property
-    def lemmas(self) -> tuple[str, ...]:
-        """The lemmas that the proof uses."""
-        return tuple(sorted({name for link in self.links for name in link.lemmas}))
+    lemmas: tuple[str, ...]
+    assumptions: tuple[str, ...]
 
 
 class Unproved(Exception):
     """No chain of links was found; the message says at which claim the search ended."""
 
 
-def opaque_proof(problem: Problem, *, rlimit: int) -> Proof:
+def opaque_proof(problem: Problem) -> Proof:
     """Find a chain of linear links from a problem's assumptions to its goal.
 
     Raises:
-        Unproved: there is none on this route, or the budget of one query ran out.
+        Unproved: there is none on this route, or the budget of one search ran out.
     """
     reader = _Reader(problem)
+    search = _Search(reader)
     distinct = {divisor.get_id(): divisor for divisor in problem.definitions.divisors}
-    divisors = [reader.claim(divisor > 0) for divisor in distinct.values()]
-    steps = [reader.claim(step) for step in problem.steps]
+    links = [
+        search.link(f"divisor {number}", reader.claim(divisor > 0), _ROUNDS)
+        for number, divisor in enumerate(distinct.values())
+    ]
     goal = reader.claim(problem.goal)
-    search = _Search(reader, rlimit)
-    links = []
-    for number, divisor in enumerate(divisors):
-        links.append(search.link(f"divisor {number}", divisor, _ROUNDS))
-    givens = [p.claim for p in reader.premises if not p.defines and not p.name.startswith("sizes")]
-    spoken = frozenset().union(*(search.inputs(c) for c in (goal, *givens)))
+    steps = [reader.claim(step) for step in problem.steps]
+    spoken = search.inputs_of(goal, *(p.claim for p in reader.premises if p.is_given and not p.bounds_a_size))
     for number, step in enumerate(steps):
-        if not search.inputs(step) <= spoken:
-            continue
-        with suppress(Unproved):
-            links.append(search.link(f"step {number}", step, _STEP_ROUNDS))
+        if search.inputs_of(step) <= spoken:
+            with suppress(Unproved):
+                links.append(search.link(f"step {number}", step, _STEP_ROUNDS))
     links.append(search.link("goal", goal, _ROUNDS))
-    return Proof(_needed(links))
+    needed = _needed(links)
+    premises = {name for link in needed for name in link.premises}
+    return Proof(
+        needed,
+        lemmas=tuple(sorted({name.split("(")[0] for name in premises if "(" in name})),
+        assumptions=tuple(n for n in problem.assumptions if {f"{n} {i}" for i in range(100)} & premises),
+    )
 
 
 def _needed(links: list[Link]) -> tuple[Link, ...]:
@@ -102,27 +104,45 @@ def _needed(links: list[Link]) -> tuple[Link, ...]:
     return tuple(reversed(kept))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Claim:
-    """A truth value with the unknowns that it speaks of."""
+    """A linear truth value, the unknowns and products that it speaks of, and its comparisons."""
 
-    expr: z3.BoolRef
-    monomials: frozenset[Monomial]
-    compared: tuple[Number, ...] = ()
-    orders: tuple[tuple[int, Number, Number], ...] = ()
+    __slots__ = ("expr", "monomials", "orders", "support")
 
-    @property
-    def support(self) -> frozenset[int]:
-        return frozenset(itertools.chain.from_iterable(self.monomials))
+    def __init__(self, expr: z3.BoolRef, monomials: Iterable[Monomial], orders: Iterable[Order]) -> None:
+        self.expr = expr
+        self.monomials = frozenset(monomials)
+        self.orders = tuple(orders)
+        self.support = frozenset(itertools.chain.from_iterable(self.monomials))
 
 
 @dataclass(frozen=True, slots=True)
 class _Premise:
-    """What is known; `defines` are the unknowns whose sake it is known for, none of a given."""
+    """What is known. A definition defines unknowns; a given and the claim of a link define none."""
 
     name: str
     claim: _Claim
     defines: frozenset[int] = frozenset()
+    is_given: bool = False
+    is_choice: bool = False
+
+    @property
+    def is_link(self) -> bool:
+        return not self.is_given and not self.defines
+
+    @property
+    def bounds_a_size(self) -> bool:
+        return self.name.split()[0] == SIZES
+
+
+_RELATIONS = {
+    z3.Z3_OP_LE: "<=",
+    z3.Z3_OP_LT: "<",
+    z3.Z3_OP_GE: ">=",
+    z3.Z3_OP_GT: ">",
+    z3.Z3_OP_EQ: "==",
+    z3.Z3_OP_DISTINCT: "!=",
+}
 
 
 class _Reader:
@@ -130,142 +150,130 @@ class _Reader:
 
     def __init__(self, problem: Problem) -> None:
         self.world = Opaque()
-        self.compared: list[Number] = []
-        self.orders: list[tuple[int, Number, Number]] = []
         self.premises: list[_Premise] = []
         self.inputs: set[int] = set()
-        self._inputs = {symbol.expr.get_id() for symbol in problem.symbols.values()}
-        self._quotients = {d.result.get_id(): d for d in problem.definitions.quotients}
+        self._symbols = {symbol.expr.get_id() for symbol in problem.symbols.values()}
+        self._divisions = {d.result.get_id(): d for d in problem.definitions.quotients}
         self._numbers: dict[int, Number] = {}
-        self._kept: list[z3.ExprRef] = []
+        self._orders: list[Order] = []
         for name, given in problem.assumptions.items():
-            parts = given.children() if z3.is_and(given) else [given]
-            for number, part in enumerate(parts):
-                self.premises.append(_Premise(f"{name} {number}", self.claim(part)))
-        for division in problem.definitions.quotients:
-            self.number(division.result)
-        quotients = {d.fact.get_id() for d in problem.definitions.quotients}
+            for number, part in enumerate(given.children() if z3.is_and(given) else [given]):
+                self.premises.append(_Premise(f"{name} {number}", self.claim(part), is_given=True))
+        defined_by_lemma = {d.fact.get_id() for d in problem.definitions.quotients}
         for number, fact in enumerate(problem.definitions.facts):
-            if fact.get_id() not in quotients:
+            if fact.get_id() not in defined_by_lemma:
                 claim = self.claim(fact)
                 self.premises.append(_Premise(f"definition {number}", claim, claim.support - self.inputs))
 
     def claim(self, expr: z3.BoolRef) -> _Claim:
         """Read a truth value."""
-        outside, self.world.mentioned = self.world.mentioned, set()
-        known, n_orders = len(self.compared), len(self.orders)
-        read = self.truth(expr)
-        claim = _Claim(read, self.world.take_mentioned(), tuple(self.compared[known:]), tuple(self.orders[n_orders:]))
-        self.world.mentioned = outside
-        return claim
+        with self._reading() as finished:
+            return finished(self._truth(expr))
 
-    def truth(self, expr: z3.BoolRef) -> z3.BoolRef:
-        return self._read_truth(expr)
+    def instance(self, name: str, taken: tuple[Number, ...]) -> _Claim:
+        """Return a lemma about these numbers."""
+        with self._reading() as finished:
+            return finished(lemma(name).holds(*taken).expr)  # type: ignore[attr-defined]
 
-    def number(self, expr: z3.ArithRef) -> Number:
-        key = expr.get_id()
+    @contextmanager
+    def _reading(self) -> Iterator[Callable[[z3.BoolRef], _Claim]]:
+        """Keep apart what one claim speaks of, also where reading it leads to a definition."""
+        outside, orders = self.world.mentioned, self._orders
+        self.world.mentioned, self._orders = set(), []
+        yield lambda expr: _Claim(expr, self.world.mentioned - {()}, self._orders)
+        self.world.mentioned, self._orders = outside, orders
+
+    def _truth(self, expr: z3.BoolRef) -> z3.BoolRef:
+        relation, parts = _RELATIONS.get(expr.decl().kind()), expr.children()
+        if relation and z3.is_int(parts[0]):
+            return self._compare(relation, self._number(parts[0]), self._number(parts[1]))
+        return expr.decl()(*map(self._truth, parts)) if parts else expr
+
+    def _compare(self, relation: str, left: Number, right: Number) -> z3.BoolRef:
+        if relation in (">", ">="):
+            relation, left, right = relation.replace(">", "<"), right, left
+        self._orders.append(Order(relation, left, right))
+        match relation:
+            case "<":
+                return (left < right).expr
+            case "<=":
+                return (left <= right).expr
+            case "==":
+                return (left == right).expr
+        return (left != right).expr
+
+    def _number(self, expr: z3.ArithRef) -> Number:
+        key = expr.get_id()  # unique, since the problem keeps its expressions alive
         if key not in self._numbers:
-            self._kept.append(expr)  # an id is unique only while its expression lives
-            self._numbers[key] = self._read_number(expr)
+            self._numbers[key] = self._read(expr, expr.children())
         return self._numbers[key]
 
-    def support(self, *numbers: Number) -> frozenset[int]:
-        return frozenset(index for number in numbers for monomial in number.terms for index in monomial)
-
-    def _read_truth(self, expr: z3.BoolRef) -> z3.BoolRef:
-        kind, parts = expr.decl().kind(), expr.children()
-        if kind in _COMPARISONS and z3.is_int(parts[0]):
-            left, right = self.number(parts[0]), self.number(parts[1])
-            self.compared.append(left - right)
-            self.orders.append((kind, left, right))
-            return left.compare(_COMPARISONS[kind], right).expr
-        if not parts:
-            return expr
-        return expr.decl()(*map(self.truth, parts))
-
-    def _read_number(self, expr: z3.ArithRef) -> Number:
-        kind, parts = expr.decl().kind(), expr.children()
-        match kind:
+    def _read(self, expr: z3.ArithRef, parts: list[Any]) -> Number:
+        match expr.decl().kind():
             case z3.Z3_OP_ANUM:
                 return self.world.constant(expr.as_long())
             case z3.Z3_OP_ADD:
-                return sum(map(self.number, parts[1:]), self.number(parts[0]))
+                return sum(map(self._number, parts), self.world.constant(0))
             case z3.Z3_OP_SUB:
-                return self.number(parts[0]) - sum(map(self.number, parts[1:]), self.world.constant(0))
+                return self._number(parts[0]) - sum(map(self._number, parts[1:]), self.world.constant(0))
             case z3.Z3_OP_UMINUS:
-                return -self.number(parts[0])
+                return -self._number(parts[0])
             case z3.Z3_OP_MUL:
                 product = self.world.constant(1)
                 for part in parts:
-                    product *= self.number(part)
+                    product *= self._number(part)
                 return product
             case z3.Z3_OP_ITE:
                 return self._choice(parts)
             case z3.Z3_OP_MOD if z3.is_int_value(parts[1]) and parts[1].as_long() > 0:
-                return self.world.unknown(self.number(parts[0]).expr() % parts[1])
+                return self.world.unknown(self._number(parts[0]).expr() % parts[1])
             case z3.Z3_OP_UNINTERPRETED if not parts:
                 return self._named(expr)
-        message = f"{expr.decl().name()} is not read on this route"
-        raise Unproved(message)
+        raise Unproved(f"{expr.decl().name()} is not read on this route")
 
-    def _choice(self, parts: list[z3.ExprRef]) -> Number:
-        outside, self.world.mentioned = self.world.mentioned, set()
-        condition, yes, no = self.truth(parts[0]), self.number(parts[1]), self.number(parts[2])
-        chosen = z3.Int(f"choice!{len(self.premises)}")
-        made = self.world.unknown(chosen)
-        self.compared += [made - yes, made - no]
-        fact = z3.If(condition, (made == yes).expr, (made == no).expr)
-        claim = _Claim(fact, self.world.take_mentioned())
-        self.premises.append(_Premise(str(chosen), claim, self.support(made)))
-        self.world.mentioned = outside
+    def _choice(self, parts: list[Any]) -> Number:
+        with self._reading() as finished:
+            condition, yes, no = self._truth(parts[0]), self._number(parts[1]), self._number(parts[2])
+            name = f"choice!{len(self.world.unknowns)}"
+            made = self.world.unknown(z3.Int(name))
+            taken = z3.If(condition, self._compare("==", made, yes), self._compare("==", made, no))
+            claim = finished(taken)
+        self.premises.append(_Premise(name, claim, _unknowns(made), is_choice=True))
         return made
 
     def _named(self, expr: z3.ArithRef) -> Number:
-        division = self._quotients.get(expr.get_id())
+        division = self._divisions.get(expr.get_id())
         if division is None:
             made = self.world.unknown(expr)
-            if expr.get_id() in self._inputs:
-                self.inputs |= self.support(made)
+            if expr.get_id() in self._symbols:
+                self.inputs |= _unknowns(made)
             return made
-        value, divisor = self.number(division.value), self.number(division.divisor)
+        operands = self._number(division.value), self._number(division.divisor)
         known = len(self.world.quotients)
-        made = self.world.quotient(value, divisor, upward=division.upward, expr=expr)
+        made = self.world.quotient(*operands, upward=division.upward, expr=expr)
         if len(self.world.quotients) > known:
             name = "cdiv_char" if division.upward else "floor_char"
-            outside, self.world.mentioned = self.world.mentioned, set()
-            claim = _Claim(lemma(name).holds(value, divisor).expr, self.world.take_mentioned())
-            self.premises.append(_Premise(instance_name(name, (value, divisor)), claim, self.support(made)))
-            self.world.mentioned = outside
+            claim = self.instance(name, operands)
+            self.premises.append(_Premise(_shown(name, operands), claim, _unknowns(made)))
         return made
 
 
-_COMPARISONS = {
-    z3.Z3_OP_LE: lambda left, right: left <= right,
-    z3.Z3_OP_LT: lambda left, right: left < right,
-    z3.Z3_OP_GE: lambda left, right: left >= right,
-    z3.Z3_OP_GT: lambda left, right: left > right,
-    z3.Z3_OP_EQ: lambda left, right: left == right,
-    z3.Z3_OP_DISTINCT: lambda left, right: left != right,
-}
+def _unknowns(number: Number) -> frozenset[int]:
+    return frozenset(itertools.chain.from_iterable(number.terms))
 
-_Instance = tuple[str, tuple[Number, ...]]
+
+def _shown(name: str, taken: tuple[Number, ...]) -> str:
+    return f"{name}({', '.join(' '.join(str(number.expr()).split()) for number in taken)})"
 
 
 @dataclass(slots=True)
 class _Search:
-    """Linear problems that grow by the instances of lemmas that their cases break."""
+    """Proves claims one by one, each as a linear problem that grows by instances of lemmas."""
 
     reader: _Reader
-    rlimit: int
-    stats: list = field(default_factory=lambda: [0, 0])
-    monomials: set[Monomial] = field(default_factory=set)
     _solver: z3.Solver = field(default_factory=z3.SimpleSolver)
     _premises: dict[str, z3.BoolRef] = field(default_factory=dict)
-    _used: set[object] = field(default_factory=set)
-
-    @property
-    def world(self) -> Opaque:
-        return self.reader.world
+    _known: set[Monomial] = field(default_factory=set)
 
     def link(self, name: str, claim: _Claim, rounds: int) -> Link:
         """Prove a claim, which becomes a premise of those to come.
@@ -273,320 +281,97 @@ class _Search:
         Raises:
             Unproved: it does not follow.
         """
+        self._solver, self._premises, self._known = z3.SimpleSolver(), {}, set()
+        self._solver.set("rlimit", SEARCH_RLIMIT)
         scope = self._scope(claim)
-        self._solver, self._premises, self._used = z3.SimpleSolver(), {}, set()
-        self._solver.set("rlimit", self.rlimit)
-        self.monomials = set(claim.monomials)
         for premise in scope:
-            self.premise(premise.name, premise.claim)
+            self._suppose(premise.name, premise.claim)
         self._solver.add(z3.Not(claim.expr))
-        for candidate in self._seeds(claim, scope):
-            self._use(*candidate)
-        core = self._core(rounds)
+        self._guess(claim, scope)
+        orders = [order for c in (claim, *(p.claim for p in scope)) for order in c.orders]
+        core = self._core(orders, rounds)
+        if core is None:
+            raise Unproved(f"{name} does not follow by linear arithmetic from instances of the lemmas")
         self.reader.premises.append(_Premise(name, claim))
         return Link(name, claim.expr, {n: self._premises[n] for n in sorted(core)})
 
-    def _seeds(self, claim, scope):
-        """Yield the instances that a claim most likely needs, whatever the solver's case."""
-        world = self.world
-        before = set(self.monomials)
-        inside = [q for q in world.quotients.values() if next(iter(q.result.terms)) in self.monomials]
-        for q in inside:
-            yield from _bound_instances(q, claim.compared, None)
-            zero = world.constant(0 - q.upward)
-            yield ("cdiv_le" if q.upward else "floor_lt"), (q.value, q.divisor, zero)
-            if len(q.divisor.terms) == 1:
-                m = next(iter(q.divisor.terms))
-                for n in range(1, len(m)):
-                    yield "mul_strict", (Number(world, {}), Number(world, {m[n:n+1]:1}), Number(world, {m[:n]:1}))
-        for one, other in itertools.permutations(inside, 2):
-            if one.upward and other.upward and one.value.key() == other.value.key():
-                yield "anti_den", (one.value, other.divisor, one.divisor)
-                for x, y, k in _common(one.divisor, other.divisor):
-                    yield "mul_mono", (y, x, k)
-                for k in self._multipliers(one.result, self.monomials):
-                    yield "mul_mono", (one.result, other.result, k)
-        targets = claim.monomials | (self.monomials - before)
-        led = (p.claim.monomials for p in scope if p.name.startswith("step"))
-        for m in sorted(claim.monomials.union(*led)):
-            for n in range(1, len(m)):
-                yield "mul_mono", (Number(world, {}), Number(world, {m[n:n+1]:1}), Number(world, {m[:n]:1}))
-        for premise in [*scope]:
-            if premise.defines: continue
-            for kind, left, right in premise.claim.orders:
-                for k in self._multipliers(left - right, targets):
-                    match kind:
-                        case z3.Z3_OP_EQ:
-                            yield "mul_equal", (left, right, k)
-                        case z3.Z3_OP_LE:
-                            yield "mul_mono", (left, right, k)
-                        case z3.Z3_OP_LT:
-                            yield "mul_mono", (left + 1, right, k)
-                        case z3.Z3_OP_GE:
-                            yield "mul_mono", (right, left, k)
-                        case z3.Z3_OP_GT:
-                            yield "mul_mono", (right + 1, left, k)
+    def inputs_of(self, *claims: _Claim) -> set[int]:
+        """Return the parameters that claims speak of, also by way of definitions."""
+        reached = {index for claim in claims for index in claim.support}
+        return self._grown(reached, lambda p: bool(p.defines & reached)) & self.reader.inputs
 
-    def _multipliers(self, difference, targets):
-        found = {}
-        for m in difference.terms:
-            if m == (): continue
-            for big in targets:
-                if len(big) == len(m) + 1:
-                    rest = _without(big, m)
-                    if rest is not None: found[rest] = None
-        return [Number(self.world, {k: 1}) for k in found]
+    def _scope(self, claim: _Claim) -> list[_Premise]:
+        """Return the premises that may matter: what speaks of nothing but what the claim is made of."""
+        inputs, premises = self.reader.inputs, self.reader.premises
+        fresh = set(claim.support)
+        self._grown(fresh, lambda p: p.is_choice and bool(p.defines & fresh))
+        reached = inputs | claim.support
+        for premise in premises:
+            if premise.is_link and premise.claim.support & (fresh - inputs):
+                reached |= premise.claim.support
+        chosen = {index for p in premises if p.is_choice for index in p.defines}
 
-    def inputs(self, claim):
-        reached = set(claim.support)
+        def matters(p: _Premise) -> bool:
+            return bool(p.defines & reached) or (p.is_given and p.claim.support <= reached | chosen)
+
+        self._grown(reached, matters)
+        return [p for p in premises if (p.defines & reached if p.defines else p.claim.support <= reached)]
+
+    def _grown(self, reached: set[int], matters: Callable[[_Premise], bool]) -> set[int]:
+        """Add what the premises that matter speak of, until nothing is new."""
         while True:
-            more = {i for p in self.reader.premises if p.defines & reached for i in p.claim.support} - reached
-            if not more:
-                return frozenset(reached & self.reader.inputs)
-            reached |= more
+            before = len(reached)
+            reached.update(*(p.claim.support for p in self.reader.premises if matters(p)))
+            if len(reached) == before:
+                return reached
 
-    def _scope(self, claim, more=frozenset()):
-        """Return the premises that speak of nothing but what the claim is made of."""
-        reached, kept = set(claim.support) | self.reader.inputs | more, []
-        fresh = claim.support - self.reader.inputs
-        for p in self.reader.premises:
-            if p.name.startswith("choice") and p.defines & fresh:
-                fresh |= p.claim.support - self.reader.inputs
-        for p in self.reader.premises:
-            if p.name.startswith("step") and p.claim.support & fresh:
-                reached |= p.claim.support
-        waiting = list(self.reader.premises)
-        while True:
-            taken = [p for p in waiting if p.defines & reached]
-            if not taken: break
-            for p in taken:
-                reached |= p.claim.support
-                kept.append(p)
-            waiting = [p for p in waiting if not p.defines & reached or p not in taken]
-            waiting = [p for p in waiting if p not in taken]
-        linear = {i for p in waiting if p.name.startswith("choice") for i in p.defines}
-        givens = [p for p in waiting if not p.defines and p.claim.support <= reached | linear]
-        more = {i for p in givens for i in p.claim.support}
-        if not more <= reached:
-            return self._scope(claim, more)
-        return kept + givens
-
-    def premise(self, name, claim):
+    def _suppose(self, name: str, claim: _Claim) -> None:
         self._premises[name] = claim.expr
-        self.monomials |= claim.monomials
-        self.monomials |= {(index,) for index in claim.support}
+        self._known |= claim.monomials
+        self._known.update((index,) for index in claim.support)
         self._solver.assert_and_track(claim.expr, name)
 
-    def _core(self, rounds: int) -> set[str]:
+    def _use(self, instances: Iterable[Instance]) -> bool:
+        """Add instances of lemmas; return whether one was new."""
+        before = len(self._premises)
+        for name, taken in list(instances):
+            shown = _shown(name, taken)
+            if shown not in self._premises:
+                self._suppose(shown, self.reader.instance(name, taken))
+        return len(self._premises) > before
+
+    def _guess(self, claim: _Claim, scope: list[_Premise]) -> None:
+        before = set(self._known)
+        world, links = self.reader.world, [p.claim for p in scope if p.is_link]
+        self._use(likely_bounds(world, claim.orders, [order for link in links for order in link.orders]))
+        self._use(
+            likely_orders(
+                world,
+                [order for p in scope if not p.defines for order in p.claim.orders],
+                known=frozenset(self._known),
+                wanted=claim.monomials | (self._known - before),
+                signs=sorted(claim.monomials.union(*(link.monomials for link in links))),
+            )
+        )
+
+    def _core(self, orders: list[Order], rounds: int) -> set[str] | None:
+        """Return the premises that contradict the claim's denial, or None if they are not found."""
         for _ in range(rounds):
-            self.stats[0] += 1
             answer = self._solver.check()
             if answer == z3.unsat:
-                return {str(c) for c in self._solver.unsat_core()}
-            if answer != z3.sat or not self._forbid(self._solver.model()):
-                break
-        raise Unproved("it does not follow by linear arithmetic")
+                return {str(name) for name in self._solver.unsat_core()}
+            if answer != z3.sat:
+                return None
+            case = Case(self.reader.world, self._known, self._solver.model())
+            blamed = self._blamed(case)
+            if blamed is None or not any(self._use(choice) for choice in missed(case, orders, blamed)):
+                return None
+        return None
 
-    def _forbid(self, model: z3.ModelRef) -> bool:
-        """Add instances that the case breaks; return whether there were any."""
-        values = _Values(self.world, self.monomials, model)
-        blamed = self._blamed(values)
-        if blamed is None:
-            return False
-        everything = set(values.known)
-        for candidates in (
-            itertools.chain(_product_instances(self.world, values, blamed, both=True),
-            self._quotient_instances(values, blamed)),
-            _product_instances(self.world, values, blamed),
-            self._quotient_instances(values, everything),
-            _product_instances(self.world, values, everything),
-        ):
-            added = [self._use(*candidate) for candidate in list(candidates)]
-            if any(added):
-                return True
-        return False
-
-    def _blamed(self, values: _Values) -> set[Monomial]:
-        """Return unknowns and products that contradict what is known, once products are what they are."""
-        claims = {}
-        for monomial, value in values.true().items():
-            claims[(self.world.term(monomial) == value)] = monomial
-        a = self._solver.check(*claims)
-        if a != z3.unsat:
+    def _blamed(self, case: Case) -> set[Monomial] | None:
+        """Return which products, set to their true values, contradict what is known; None if none do."""
+        world = self.reader.world
+        truths = {world.term(m) == case.truth(m): m for m in sorted(case.values) if m}
+        if self._solver.check(*truths) != z3.unsat:
             return None
-        return {claims[c] for c in self._solver.unsat_core() if c in claims}
-
-    def _use(self, name: str, taken: tuple[Number, ...]) -> bool:
-        key = (name, *(number.key() for number in taken))
-        if key in self._used:
-            return False
-        self._used.add(key)
-        self.stats[1] += 1
-        self.world.take_mentioned()
-        fact = lemma(name).holds(*taken).expr
-        self.premise(instance_name(name, taken), _Claim(fact, self.world.take_mentioned()))
-        return True
-
-    def _quotient_instances(self, values: _Values, blamed: set[Monomial]) -> Iterator[_Instance]:
-        quotients = [q for q in self.world.quotients.values() if not blamed.isdisjoint(q.result.terms)
-            and values.knows(q)]
-        for quotient in quotients:
-            yield from _bound_instances(quotient, self.reader.compared, values)
-        for one, other in itertools.permutations(quotients, 2):
-            yield from _pair_instances(one, other, values)
-
-
-class _Values:
-    """What a case of the linear problem says each unknown and product is."""
-
-    def __init__(self, world: Opaque, monomials: Iterable[Monomial], model: z3.ModelRef) -> None:
-        self.known = {
-            monomial: model.eval(world.term(monomial), model_completion=True).as_long()
-            for monomial in monomials
-        }
-        self.known[()] = 1
-
-    def monomial(self, monomial: Monomial) -> int:
-        """Return a product's value in the case, or the true one if the case says nothing."""
-        if monomial not in self.known:
-            return math.prod(self.known[index,] for index in monomial)
-        return self.known[monomial]
-
-    def knows(self, quotient):
-        return all((i,) in self.known for n in (quotient.value, quotient.divisor, quotient.result) for m in n.terms for i in m)
-
-    def true(self) -> dict[Monomial, int]:
-        """Return the values of the single unknowns, and what the products of those values are."""
-        return {m: math.prod(self.known[index,] for index in m) for m in self.known if m}
-
-    def of(self, number: Number) -> int:
-        return sum(c * self.monomial(m) for m, c in number.terms.items())
-
-
-def _bound_instances(
-    quotient: Quotient, compared: Iterable[Number], values: _Values
-) -> Iterator[_Instance]:
-    """Yield bounds of a quotient by what the problem compares it with."""
-    (name,) = quotient.result.terms
-    if values is not None:
-        q, a = values.of(quotient.result), values.of(quotient.value)
-    for difference in compared:
-        coefficient = difference.terms.get(name, 0)
-        if abs(coefficient) != 1 or (values is not None and any((i,) not in values.known for m in difference.terms for i in m)):
-            continue
-        other = quotient.result - difference * coefficient
-        if values is None:
-            name_ = "cdiv_le" if quotient.upward else "floor_lt"
-            for bound in (other, other - 1 if quotient.upward else other + 1):
-                yield name_, (quotient.value, quotient.divisor, bound)
-            continue
-        for bound in (other, other + 1, other - 1):
-            m, covered = values.of(bound), values.of(bound * quotient.divisor)
-            if quotient.upward and (q <= m) != (a <= covered):
-                yield "cdiv_le", (quotient.value, quotient.divisor, bound)
-            elif not quotient.upward and (q < m) != (a < covered):
-                yield "floor_lt", (quotient.value, quotient.divisor, bound)
-
-
-def _pair_instances(one: Quotient, other: Quotient, values: _Values) -> Iterator[_Instance]:
-    """Yield what two quotients have to do with each other."""
-    q, r = values.of(one.result), values.of(other.result)
-    a, b = values.of(one.value), values.of(other.value)
-    if one.divisor.key() == other.divisor.key():
-        match one.upward, other.upward:
-            case True, True if a <= b and q > r:
-                yield "mono_num", (one.value, other.value, one.divisor)
-            case False, False if a <= b and q > r:
-                yield "floor_mono", (one.value, other.value, one.divisor)
-            case False, True if a < b and q >= r:
-                yield "index", (one.value, other.value, one.divisor)
-    elif one.upward and other.upward and one.value.key() == other.value.key():
-        if a >= 0 and values.of(one.divisor) >= values.of(other.divisor) and q > r:
-            yield "anti_den", (one.value, other.divisor, one.divisor)
-
-
-def _product_instances(world: Opaque, values: _Values, blamed: set[Monomial], both=False) -> Iterator[_Instance]:
-    """Yield orders between products with a common factor that the case breaks, nearest ones first."""
-    for factor, cofactors in _cofactors(values).items():
-        k = values.monomial(factor)
-        rows = [(c, values.monomial(c), values.monomial(_times(c, factor))) for c in cofactors]
-        rows += [((), 1, k), (None, 0, 0)]
-        for row in rows:
-            left, x, xk = row
-            if left is None or _times(left, factor) not in blamed:
-                continue
-            if both:
-                for o in rows:
-                    if o is not row and (o[0] is None or _times(o[0], factor) in blamed):
-                        for p, q in ((row, o), (o, row)):
-                            name = _broken_order(p, q, k)
-                            if name: yield name, tuple(Number(world, {} if m is None else {m: 1}) for m in (p[0], q[0], factor))
-                continue
-            nearest = sorted((r for r in rows if r is not row), key=lambda r: abs(r[1] - x))
-            for other in nearest:
-                name = _broken_order(row, other, k)
-                if name: yield name, tuple(Number(world, {} if m is None else {m: 1}) for m in (left, other[0], factor)); break
-            for other in nearest:
-                name = _broken_order(other, row, k)
-                if name: yield name, tuple(Number(world, {} if m is None else {m: 1}) for m in (other[0], left, factor)); break
-
-
-def _broken_order(row, other, k):
-    (_, x, xk), (_, y, yk) = row, other
-    if x == y and xk != yk:
-        return "mul_equal"
-    if x < y and k > 0 and xk + k > yk:
-        return "mul_strict"
-    if x <= y and k >= 0 and xk > yk:
-        return "mul_mono"
-    return None
-
-
-def _cofactors(values: _Values) -> dict[Monomial, list[Monomial]]:
-    """Return each factor of a known product, with what it is multiplied with."""
-    found: dict[Monomial, dict[Monomial, None]] = {}
-    for product in values.known:
-        if len(product) > _MOST_FACTORS:
-            continue
-        for size in range(1, len(product)):
-            for chosen in itertools.combinations(range(len(product)), size):
-                factor = tuple(product[i] for i in chosen)
-                if len(factor) > 1 and factor not in values.known:
-                    continue
-                rest = tuple(product[i] for i in range(len(product)) if i not in chosen)
-                found.setdefault(factor, {})[rest] = None
-    return {factor: list(rests) for factor, rests in found.items()}
-
-
-def _times(left: Monomial, right: Monomial) -> Monomial:
-    return tuple(sorted(left + right))
-
-
-def instance_name(name: str, taken) -> str:
-    """Return a lemma's name with what it is used on."""
-    shown = ", ".join(str(number.expr()).replace("\n", "") for number in taken)
-    return f"{name}({shown})"
-
-
-def _without(monomial, part):
-    left = list(monomial)
-    for index in part:
-        if index not in left:
-            return None
-        left.remove(index)
-    return tuple(left)
-
-
-def _common(one, other):
-    """Yield x, y, k with one = x * k and other = y * k."""
-    if len(one.terms) != 1 or len(other.terms) != 1: return
-    (m,), (n,) = one.terms, other.terms
-    k = []
-    rest = list(n)
-    for i in m:
-        if i in rest:
-            rest.remove(i); k.append(i)
-    if k:
-        k = tuple(k)
-        w = one.world
-        yield Number(w, {_without(m, k): one.terms[m]}), Number(w, {_without(n, k): other.terms[n]}), Number(w, {k: 1})
+        return {truths[fact] for fact in self._solver.unsat_core() if fact in truths}
