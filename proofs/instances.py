@@ -63,7 +63,9 @@ class Case:
 
     def of(self, number: Number) -> int:
         """Return a number's value in the case; a product that the case says nothing of has its true one."""
-        return sum(c * (self.values[m] if m in self.values else self.truth(m)) for m, c in number.terms.items())
+        return sum(
+            c * (self.values[m] if m in self.values else self.truth(m)) for m, c in number.terms.items()
+        )
 
     def knows(self, *numbers: Number) -> bool:
         """Return whether the case has values for the unknowns of the numbers."""
@@ -98,7 +100,7 @@ def likely_orders(
         wanted: the products that the claim and its bounds speak of.
         signs: products whose sign may matter.
     """
-    inside = [q for q in world.quotients.values() if known.issuperset(q.result.terms)]
+    inside = [q for q in world.quotients.values() if q.result.terms.keys() <= known]
     for quotient in inside:
         yield _bounded(quotient, world.constant(-1 if quotient.upward else 0))
         for divisor in quotient.divisor.terms:
@@ -106,11 +108,7 @@ def likely_orders(
     for product in signs:
         yield from _chain(world, "mul_mono", product)
     for one, other in itertools.permutations((q for q in inside if q.upward), 2):
-        if one.value.key() == other.value.key():
-            yield "anti_den", (one.value, other.divisor, one.divisor)
-            yield from _divided_alike(other.divisor, one.divisor)
-            for factor in _factors(one.result, known):
-                yield "mul_mono", (one.result, other.result, Number(world, {factor: 1}))
+        yield from _divided(one, other, known)
     for order in orders:
         difference = order.left - order.right
         for factor in _factors(difference, wanted):
@@ -151,8 +149,17 @@ def _bounds(quotient: Quotient, order: Order) -> tuple[Number, ...]:
 def _chain(world: Opaque, name: str, product: Monomial) -> Iterator[Instance]:
     """Yield that a product has the sign of its factors, one factor after the other."""
     for taken in range(1, len(product)):
-        factors = ({}, {product[taken : taken + 1]: 1}, {product[:taken]: 1})
+        factors: tuple[dict[Monomial, int], ...] = ({}, {product[taken : taken + 1]: 1}, {product[:taken]: 1})
         yield name, tuple(Number(world, factor) for factor in factors)
+
+
+def _divided(one: Quotient, other: Quotient, known: AbstractSet[Monomial]) -> Iterator[Instance]:
+    """Yield how one number, divided by two divisors and rounded up, compares with itself."""
+    if one.value.key() == other.value.key():
+        yield "anti_den", (one.value, other.divisor, one.divisor)
+        yield from _divided_alike(other.divisor, one.divisor)
+        for factor in _factors(one.result, known):
+            yield "mul_mono", (one.result, other.result, Number(one.result.world, {factor: 1}))
 
 
 def _divided_alike(one: Number, other: Number) -> Iterator[Instance]:
@@ -167,16 +174,19 @@ def _divided_alike(one: Number, other: Number) -> Iterator[Instance]:
             common.append(index)
     if common:
         smaller = Number(one.world, {_without(left, tuple(common)) or (): one.terms[left]})
-        yield "mul_mono", (
-            smaller,
-            Number(one.world, {tuple(rest): other.terms[right]}),
-            Number(one.world, {tuple(common): 1}),
+        yield (
+            "mul_mono",
+            (
+                smaller,
+                Number(one.world, {tuple(rest): other.terms[right]}),
+                Number(one.world, {tuple(common): 1}),
+            ),
         )
 
 
 def _factors(number: Number, products: Iterable[Monomial]) -> dict[Monomial, None]:
     """Return by what some monomial of a number is multiplied in one of the products."""
-    found = {}
+    found: dict[Monomial, None] = {}
     for monomial in number.terms:
         for product in products if monomial else ():
             if rest := _without(product, monomial):
@@ -228,9 +238,10 @@ def _broken_pairs(case: Case, one: Quotient, other: Quotient) -> Iterator[Instan
                 yield "floor_mono", (one.value, other.value, one.divisor)
             case False, True if a < b and q >= r:
                 yield "index", (one.value, other.value, one.divisor)
-    elif one.upward and other.upward and one.value.key() == other.value.key():
-        if a >= 0 and case.of(one.divisor) >= case.of(other.divisor) and q > r:
-            yield "anti_den", (one.value, other.divisor, one.divisor)
+        return
+    divided_alike = one.upward and other.upward and one.value.key() == other.value.key()
+    if divided_alike and a >= 0 and case.of(one.divisor) >= case.of(other.divisor) and q > r:
+        yield "anti_den", (one.value, other.divisor, one.divisor)
 
 
 def _orders(case: Case, blamed: AbstractSet[Monomial], *, both: bool) -> Iterator[Instance]:

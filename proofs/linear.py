@@ -1,9 +1,9 @@
 """Integers whose products and quotients are opaque, so that whatever is said of them is linear.
 
 A `Number` is a polynomial in canonical form: associativity, commutativity and distributivity are worked out
-here, and what is left, a product of two unknowns or a quotient, is an unknown integer of its own. What it has
-to do with its operands the solver learns from instances of `proofs.lemmas` alone. `Opaque.meanings` says it in
-full, for the few lemmas that are proved from nothing.
+here, and what is left, a product of two unknowns or a quotient, is an unknown integer of its own. What it
+has to do with its operands the solver learns from instances of `proofs.lemmas` alone. `Opaque.meanings` says
+it in full, for the few lemmas that are proved from nothing.
 """
 
 from __future__ import annotations
@@ -41,17 +41,20 @@ class Opaque:
         unknowns: solver expressions, by index; each is linear in the solver's own unknowns.
         products: the solver's unknown for each product of two or more unknowns.
         quotients: every quotient, in the order in which they came up.
-        mentioned: what comparisons speak of, until somebody takes it.
+        mentioned: the monomials of every comparison made; whoever wants to know empties it first.
     """
 
     unknowns: list[z3.ArithRef] = field(default_factory=list)
     products: dict[Monomial, z3.ArithRef] = field(default_factory=dict)
     quotients: dict[tuple[bool, Any, Any], Quotient] = field(default_factory=dict)
     mentioned: set[Monomial] = field(default_factory=set)
+    _names: list[str] = field(default_factory=list)
 
     def unknown(self, expr: z3.ArithRef) -> Number:
         """Return a new unknown."""
         self.unknowns.append(expr)
+        plain = expr.num_args() == 0  # the printer shortens what is long, and a name must be unique
+        self._names.append(str(expr) if plain else f"value!{len(self._names)}")
         return Number(self, {(len(self.unknowns) - 1,): 1})
 
     def constant(self, value: int) -> Number:
@@ -79,20 +82,17 @@ class Opaque:
             self.quotients[key] = Quotient(upward, value, divisor, self.unknown(made))
         return self.quotients[key].result
 
-    def take_mentioned(self) -> frozenset[Monomial]:
-        """Return what comparisons since the last call speak of."""
-        taken = frozenset(self.mentioned) - {()}
-        self.mentioned.clear()
-        return taken
-
     def term(self, monomial: Monomial) -> z3.ArithRef:
         """Return the solver's unknown for a product, and the unknown itself for a single one."""
         if len(monomial) == 1:
             return self.unknowns[monomial[0]]
         if monomial not in self.products:
-            name = " * ".join(str(self.unknowns[index]) for index in monomial)
-            self.products[monomial] = z3.Int(name)
+            self.products[monomial] = z3.Int(self.name(monomial))
         return self.products[monomial]
+
+    def name(self, monomial: Monomial) -> str:
+        """Return how a product is written."""
+        return " * ".join(self._names[index] for index in monomial)
 
     def meanings(self) -> Iterator[z3.BoolRef]:
         """Yield what each opaque unknown is, in the solver's own multiplication and division."""
@@ -148,6 +148,13 @@ class Number(Symbolic):
         if self._key is None:
             self._key = frozenset(self.terms.items())
         return self._key
+
+    def __str__(self) -> str:
+        parts = [
+            str(c) if m == () else f"{'' if c == 1 else f'{c} * '}{self.world.name(m)}"
+            for m, c in sorted(self.terms.items())
+        ]
+        return " + ".join(parts) or "0"
 
     def expr(self) -> z3.ArithRef:
         """Return the linear solver expression."""

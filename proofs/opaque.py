@@ -53,11 +53,13 @@ class Proof:
         links: the links, the goal last.
         lemmas: the names of the lemmas with an instance among the premises.
         assumptions: the names of the assumptions among the premises.
+        meanings: what each opaque unknown stands for; no link rests on it.
     """
 
     links: tuple[Link, ...]
     lemmas: tuple[str, ...]
     assumptions: tuple[str, ...]
+    meanings: tuple[z3.BoolRef, ...]
 
 
 class Unproved(Exception):
@@ -87,10 +89,12 @@ def opaque_proof(problem: Problem) -> Proof:
     links.append(search.link("goal", goal, _ROUNDS))
     needed = _needed(links)
     premises = {name for link in needed for name in link.premises}
+    given = {name.split()[0] for name in premises}
     return Proof(
         needed,
         lemmas=tuple(sorted({name.split("(")[0] for name in premises if "(" in name})),
-        assumptions=tuple(n for n in problem.assumptions if {f"{n} {i}" for i in range(100)} & premises),
+        assumptions=tuple(n for n in problem.assumptions if n in given),
+        meanings=tuple(reader.world.meanings()),
     )
 
 
@@ -155,7 +159,9 @@ class _Reader:
         self._symbols = {symbol.expr.get_id() for symbol in problem.symbols.values()}
         self._divisions = {d.result.get_id(): d for d in problem.definitions.quotients}
         self._numbers: dict[int, Number] = {}
+        self._kept: list[z3.ExprRef] = []
         self._orders: list[Order] = []
+        self._instances: dict[str, _Claim] = {}
         for name, given in problem.assumptions.items():
             for number, part in enumerate(given.children() if z3.is_and(given) else [given]):
                 self.premises.append(_Premise(f"{name} {number}", self.claim(part), is_given=True))
@@ -170,10 +176,14 @@ class _Reader:
         with self._reading() as finished:
             return finished(self._truth(expr))
 
-    def instance(self, name: str, taken: tuple[Number, ...]) -> _Claim:
-        """Return a lemma about these numbers."""
-        with self._reading() as finished:
-            return finished(lemma(name).holds(*taken).expr)  # type: ignore[attr-defined]
+    def instance(self, name: str, taken: tuple[Number, ...]) -> tuple[str, _Claim]:
+        """Return a lemma about these numbers, and how it is written."""
+        shown = f"{name}({', '.join(map(str, taken))})"
+        if shown not in self._instances:
+            with self._reading() as finished:
+                holds: Any = lemma(name).holds(*taken)
+                self._instances[shown] = finished(holds.expr)
+        return shown, self._instances[shown]
 
     @contextmanager
     def _reading(self) -> Iterator[Callable[[z3.BoolRef], _Claim]]:
@@ -185,6 +195,8 @@ class _Reader:
 
     def _truth(self, expr: z3.BoolRef) -> z3.BoolRef:
         relation, parts = _RELATIONS.get(expr.decl().kind()), expr.children()
+        if not z3.is_bool(expr) or (relation and len(parts) != 2):  # noqa: PLR2004  # two sides
+            raise Unproved(f"{expr.decl().name()} is not read on this route")
         if relation and z3.is_int(parts[0]):
             return self._compare(relation, self._number(parts[0]), self._number(parts[1]))
         return expr.decl()(*map(self._truth, parts)) if parts else expr
@@ -203,12 +215,13 @@ class _Reader:
         return (left != right).expr
 
     def _number(self, expr: z3.ArithRef) -> Number:
-        key = expr.get_id()  # unique, since the problem keeps its expressions alive
+        key = expr.get_id()
         if key not in self._numbers:
+            self._kept.append(expr)  # an id is unique only while its expression lives
             self._numbers[key] = self._read(expr, expr.children())
         return self._numbers[key]
 
-    def _read(self, expr: z3.ArithRef, parts: list[Any]) -> Number:
+    def _read(self, expr: z3.ArithRef, parts: list[Any]) -> Number:  # noqa: PLR0911  # one for each kind
         match expr.decl().kind():
             case z3.Z3_OP_ANUM:
                 return self.world.constant(expr.as_long())
@@ -253,17 +266,12 @@ class _Reader:
         made = self.world.quotient(*operands, upward=division.upward, expr=expr)
         if len(self.world.quotients) > known:
             name = "cdiv_char" if division.upward else "floor_char"
-            claim = self.instance(name, operands)
-            self.premises.append(_Premise(_shown(name, operands), claim, _unknowns(made)))
+            self.premises.append(_Premise(*self.instance(name, operands), defines=_unknowns(made)))
         return made
 
 
 def _unknowns(number: Number) -> frozenset[int]:
     return frozenset(itertools.chain.from_iterable(number.terms))
-
-
-def _shown(name: str, taken: tuple[Number, ...]) -> str:
-    return f"{name}({', '.join(' '.join(str(number.expr()).split()) for number in taken)})"
 
 
 @dataclass(slots=True)
@@ -335,9 +343,9 @@ class _Search:
         """Add instances of lemmas; return whether one was new."""
         before = len(self._premises)
         for name, taken in list(instances):
-            shown = _shown(name, taken)
+            shown, claim = self.reader.instance(name, taken)
             if shown not in self._premises:
-                self._suppose(shown, self.reader.instance(name, taken))
+                self._suppose(shown, claim)
         return len(self._premises) > before
 
     def _guess(self, claim: _Claim, scope: list[_Premise]) -> None:

@@ -117,7 +117,9 @@ def unproved_lemmas(solver: str) -> tuple[str, ...]:
     """
     require_solver(solver)
     return tuple(
-        known.name for known in LEMMAS if _ask(solver, known.denied(), "QF_NIA", _LINK_MILLISECONDS) != "unsat"
+        known.name
+        for known in LEMMAS
+        if _ask(solver, known.denied(), "QF_NIA", _LINK_MILLISECONDS) != "unsat"
     )
 
 
@@ -150,7 +152,7 @@ def _directly(problem: Problem, why: str) -> tuple[Stance, str]:
 
 
 def _ask(solver: str, constraints: Sequence[z3.BoolRef], logic: str, milliseconds: int) -> str:
-    """Return "sat", "unsat" or "unknown"; both solvers stop by themselves at a limit."""
+    """Return "sat", "unsat" or what else there is to say; both solvers stop by themselves at a limit."""
     if solver == "cvc5":
         return _ask_cvc5(script(constraints, logic), milliseconds)
     asked = z3.Solver()
@@ -171,6 +173,9 @@ def _ask_cvc5(text: str, milliseconds: int) -> str:
     parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, "query")
     symbols = parser.getSymbolManager()
     answer = ""
-    while not (command := parser.nextCommand()).isNull():
-        answer = command.invoke(solver, symbols).strip() or answer
+    try:
+        while not (command := parser.nextCommand()).isNull():
+            answer = command.invoke(solver, symbols).strip() or answer
+    except RuntimeError as error:
+        return f"error: {str(error).splitlines()[0]}"
     return answer if answer in ("sat", "unsat") else "unknown"

@@ -71,8 +71,8 @@ def _text(named: Mapping[str, Iterable[z3.BoolRef]], logic: str) -> str:
             declared.add(constraint)
             text = constraint.sexpr()
             lines.append(f"(assert (! {text} :named |{name}|))" if name else f"(assert {text})")
-    symbols = [line for line in declared.sexpr().splitlines() if line.startswith("(declare-")]
-    return "\n".join([f"(set-logic {logic})", *symbols, *lines, "(check-sat)"]) + "\n"
+    symbols = declared.sexpr().split("(assert", 1)[0].strip()  # a long name's declaration takes two lines
+    return "\n".join([f"(set-logic {logic})", symbols, *lines, "(check-sat)"]) + "\n"
 
 
 def _versions() -> list[str]:
