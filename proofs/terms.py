@@ -10,13 +10,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import z3
 
 from invariants.arithmetic import Symbolic
 
-__all__ = ["Definitions", "Term", "Truth"]
+__all__ = ["Definitions", "Division", "Term", "Truth"]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A fresh quotient: `value / divisor`, rounded up if `upward`, down otherwise, which `fact` defines."""
+
+    upward: bool
+    value: z3.ArithRef
+    divisor: z3.ArithRef
+    result: z3.ArithRef
+    fact: z3.BoolRef
 
 
 class Definitions:
@@ -25,6 +37,7 @@ class Definitions:
     Attributes:
         facts: constraints that define the fresh integers; each has a solution whatever the rest is.
         divisors: divisors that the definitions rely on being positive.
+        quotients: what each fresh quotient is, for proofs that reason about quotients as such.
         over_approximated: whether a fresh integer may take values that the formula's would not, so that
             a proof stands but a counterexample has to be replayed.
     """
@@ -34,6 +47,7 @@ class Definitions:
         self.context = context or z3.Context()
         self.facts: list[z3.BoolRef] = []
         self.divisors: list[z3.ArithRef] = []
+        self.quotients: list[Division] = []
         self.over_approximated = False
         self._known: dict[tuple[str, int, int], Term] = {}
         self._cofactors: dict[tuple[int, int], Term] = {}
@@ -88,7 +102,8 @@ class Definitions:
             low = 0 if value.low is not None and value.low >= 0 else None
             q = self._fresh("floor", low)
             a, d = value.expr, divisor.expr
-            self._define(divisor, z3.And(q.expr * d <= a, a < q.expr * d + d))
+            fact = self._define(divisor, z3.And(q.expr * d <= a, a < q.expr * d + d))
+            self.quotients.append(Division(upward=False, value=a, divisor=d, result=q.expr, fact=fact))
             return q
 
         return self._once("floor", value.expr, divisor.expr, define)
@@ -100,17 +115,18 @@ class Definitions:
             low = None if value.low is None or value.low < 0 else min(value.low, 1)
             q = self._fresh("ceil", low)
             a, d = value.expr, divisor.expr
-            self._define(divisor, z3.And(q.expr * d - d < a, a <= q.expr * d))
+            fact = self._define(divisor, z3.And(q.expr * d - d < a, a <= q.expr * d))
+            self.quotients.append(Division(upward=True, value=a, divisor=d, result=q.expr, fact=fact))
             return q
 
         return self._once("ceil", value.expr, divisor.expr, define)
 
-    def _define(self, divisor: Term, fact: z3.BoolRef) -> None:
-        if divisor.low is not None and divisor.low >= 1:
-            self.facts.append(fact)
-            return
-        self.divisors.append(divisor.expr)
-        self.facts.append(z3.Implies(divisor.expr > 0, fact))
+    def _define(self, divisor: Term, fact: z3.BoolRef) -> z3.BoolRef:
+        if divisor.low is None or divisor.low < 1:
+            self.divisors.append(divisor.expr)
+            fact = z3.Implies(divisor.expr > 0, fact)
+        self.facts.append(fact)
+        return fact
 
     def common_divisor(self, left: Term, right: Term) -> Term:
         """Return the greatest common divisor of two positive numbers.

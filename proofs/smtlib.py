@@ -1,0 +1,85 @@
+"""Solver input as SMT-LIB 2 text, which any solver reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import z3
+
+from proofs.problem import Problem
+from proofs.verdicts import Obligation
+
+__all__ = ["query", "save_query", "script"]
+
+
+def script(constraints: Iterable[z3.BoolRef], logic: str) -> str:
+    """Return text that asks whether constraints can be met together."""
+    return _text({"": list(constraints)}, logic)
+
+
+def query(obligation: Obligation, problem: Problem, *, budget: str) -> str:
+    """Return an obligation's own problem, with a header that says what it is; unsat means PROVED."""
+    claim = obligation.invariant
+    header = (
+        f"claim    {claim.name}: {claim.sentence}",
+        f"spec     {obligation.kind} on {obligation.runner.value}",
+        f"release  {obligation.release.name} ({obligation.release.description})",
+        f"pinned   {', '.join(f'{name}={value}' for name, value in problem.fixed.items()) or 'nothing'}",
+        f"solvers  {', '.join(_versions())}",
+        f"budget   {budget}",
+        "unsat means that no case breaks the claim; a case counts only if it replays in plain Python",
+    )
+    named = {
+        "": problem.definitions.facts,
+        **{name: [given] for name, given in problem.assumptions.items()},
+        "claim-fails": [z3.Not(problem.goal)],
+    }
+    return "".join(f"; {line}\n" for line in header) + _text(named, "QF_NIA")
+
+
+def save_query(directory: Path, obligation: Obligation, problem: Problem, *, budget: str) -> Path:
+    """Write an obligation's own problem to a file of a directory, and return its path.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind then.
+    """
+    parts = (
+        obligation.release.name,
+        obligation.kind,
+        obligation.invariant.name,
+        obligation.runner.value,
+    )
+    path = directory / (re.sub(r"[^\w.-]+", "-", "-".join(parts)) + ".smt2")
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        unfinished.write_text(query(obligation, problem, budget=budget), encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _text(named: Mapping[str, Iterable[z3.BoolRef]], logic: str) -> str:
+    declared, lines = z3.Solver(), []
+    for name, constraints in named.items():
+        for constraint in constraints:
+            declared.add(constraint)
+            text = constraint.sexpr()
+            lines.append(f"(assert (! {text} :named |{name}|))" if name else f"(assert {text})")
+    symbols = declared.sexpr().split("(assert", 1)[0].strip()  # a long name's declaration takes two lines
+    return "\n".join([f"(set-logic {logic})", symbols, *lines, "(check-sat)"]) + "\n"
+
+
+def _versions() -> list[str]:
+    found = []
+    for name in ("z3-solver", "cvc5"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found
