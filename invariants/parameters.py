@@ -67,8 +67,13 @@ def switch(help: str, *, default: bool) -> Any:  # noqa: A002
 
 def parameters_of(owner: type) -> tuple[Parameter, ...]:
     """Return the parameters that a dataclass declares, in the order of its fields."""
-    return tuple(
-        dataclasses.replace(f.metadata[_KEY], name=f.name)
-        for f in dataclasses.fields(owner)
-        if _KEY in f.metadata
-    )
+    if owner not in _declared:
+        _declared[owner] = tuple(
+            dataclasses.replace(f.metadata[_KEY], name=f.name)
+            for f in dataclasses.fields(owner)
+            if _KEY in f.metadata
+        )
+    return _declared[owner]
+
+
+_declared: dict[type, tuple[Parameter, ...]] = {}

@@ -30,6 +30,7 @@ from invariants import (
     describe_kind,
     parameters_for,
 )
+from proofs.ceilings import CeilingsError, compare, store
 from proofs.console import (
     WIDE,
     Parser,
@@ -56,8 +57,10 @@ from proofs.report import JsonReport, print_outcome, tally
 from proofs.sarif import sarif_text
 from proofs.verdicts import (
     EXIT_CODES,
+    EXIT_DRIFT,
     EXIT_INTERNAL,
     EXIT_USAGE,
+    SOLVERS,
     Obligation,
     Outcome,
     Verdict,
@@ -94,14 +97,19 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _check_deployments(parser, options)
     if options.release == ALL:
         return _main_matrix(options)
+    return _main_release(options)
+
+
+def _main_release(options: argparse.Namespace) -> int:
+    """Decide the claims of one release."""
     release, runners = _subject(options)
     kinds = options.spec or SPEC_KINDS
     wanted = options.invariant or _INVARIANT_NAMES
     claims = [i for i in INVARIANTS if i.name in wanted or i.label in wanted]
     asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
+    left_out = not_asked(release, kinds, claims, runners)
     if not asked:
-        reasons = not_asked(release, kinds, claims, runners)
-        raise UsageError(f"nothing is selected: {'; '.join(reasons) or f'{release.name} has no such claim'}")
+        raise UsageError(f"nothing is selected: {'; '.join(left_out) or f'{release.name} has no such claim'}")
     importlib.import_module("z3")  # here, so that it is missed once and not by every child
     console = PipedConsole(highlight=False, markup=False, width=WIDE)
     if options.list:
@@ -111,16 +119,32 @@ def _main(arguments: Sequence[str] | None) -> int:
     excluded = _unsupported(asked, pins) if options.width else {}
     if pins:
         excluded |= _excluded({i: o for i, o in enumerate(asked) if i not in excluded}, pins)
-    left_out = not_asked(release, kinds, claims, runners)
+    _require_solver(options.solver)
     reports = _reports(options, Run(release, pins, asked, left_out, options.width))
     if options.emit_test:
         _write(options.emit_test, "")
-    outcomes, code = _run(_Lines(console, asked), asked, pins, excluded, reports, options.jobs)
+    outcomes, code = _run(_Lines(console, asked), asked, pins, excluded, reports, options)
     for line in left_out:
         console.print(f"not asked: {line}", soft_wrap=True)
-    if options.emit_test and code <= EXIT_INTERNAL:
+    return _aftermath(console, options, asked, outcomes, pins, code)
+
+
+def _aftermath(  # noqa: PLR0913, PLR0917  # what a run leaves behind
+    console: Console,
+    options: argparse.Namespace,
+    asked: Sequence[Obligation],
+    outcomes: Mapping[int, Outcome],
+    pins: Mapping[str, int | bool],
+    code: int,
+) -> int:
+    """Write what is written of a run that ended: tests, queries, costs."""
+    if code > EXIT_INTERNAL:
+        return code
+    if options.emit_test:
         _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
-    return code
+    if options.save_queries:
+        _save_queries(console, options.save_queries, asked, outcomes, pins)
+    return _costs(console, options, asked, outcomes, code)
 
 
 def _main_matrix(options: argparse.Namespace) -> int:
@@ -150,7 +174,7 @@ def _main_matrix(options: argparse.Namespace) -> int:
     if options.emit_test:
         _write(options.emit_test, "")
     view = Matrix(console, asked, shared)
-    outcomes, code = _run(view, asked, pins, excluded, [report] if report else [], options.jobs, shared)
+    outcomes, code = _run(view, asked, pins, excluded, [report] if report else [], options, shared)
     for line in unasked:
         console.print(f"not asked: {line}", soft_wrap=True)
     if options.emit_test and code <= EXIT_INTERNAL:
@@ -304,6 +328,27 @@ def _parser() -> argparse.ArgumentParser:
         type=_explained,
         metavar="CODE",
         help="say what a verdict, an invariant or an assumption means and what to do about it, and stop",
+    )
+    parser.add_argument(
+        "--solver",
+        default=SOLVERS[0],
+        choices=SOLVERS,
+        help="whose proof counts: z3 (default), cvc5 by lemmas, or both (needs the extra `cvc5`)",
+    )
+    parser.add_argument(
+        "--save-queries",
+        type=Path,
+        metavar="DIR",
+        help="also write each claim that is not proved as SMT-LIB 2",
+    )
+    parser.add_argument(
+        "--ceilings", type=Path, metavar="FILE", help="also hold each proof's rlimit against this stored one"
+    )
+    parser.add_argument(
+        "--store-ceilings",
+        type=Path,
+        metavar="FILE",
+        help="write the run's rlimits, a tenth higher, as ceilings",
     )
     parser.add_argument(
         "--jobs", type=_job_count, metavar="N", help="processes at a time (default: all cores)"
@@ -477,7 +522,7 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     pins: Mapping[str, int | bool],
     excluded: Mapping[int, Outcome],
     reports: Sequence[Report],
-    jobs: int | None,
+    options: argparse.Namespace,
     shared: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[dict[int, Outcome], int]:
     """Decide everything that is not decided by another claim, and show it."""
@@ -488,7 +533,11 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
     with _progress() as progress, Signals.hold():
         task = progress.add_task("deciding", total=len(open_indices))
         decided = decide_all(
-            [asked[index] for index in open_indices], pins, jobs=jobs, pulse=Signals.raise_if_seen
+            [asked[index] for index in open_indices],
+            pins,
+            solver=options.solver,
+            jobs=options.jobs,
+            pulse=Signals.raise_if_seen,
         )
         try:
             for position, outcome in decided:
@@ -504,6 +553,69 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
             decided.close()
     view.end(outcomes, time.perf_counter() - started)
     return outcomes, _saved(reports, outcomes, code)
+
+
+def _require_solver(solver: str) -> None:
+    """See that a second solver is there and proves the lemmas that its opinions rest on.
+
+    Raises:
+        UsageError: it is not installed, or does not.
+    """
+    if solver == SOLVERS[0]:
+        return
+    from proofs.second import SolverMissing, require_solver, unproved_lemmas  # noqa: PLC0415  # loads the solver
+
+    try:
+        require_solver("cvc5")
+    except SolverMissing as missing:
+        raise UsageError(str(missing)) from missing
+    if unproved := [f"{name} by {s}" for s in ("z3", "cvc5") for name in unproved_lemmas(s)]:
+        raise UsageError(f"lemmas are not proved in this environment: {', '.join(unproved)}")
+
+
+def _save_queries(
+    console: Console,
+    directory: Path,
+    asked: Sequence[Obligation],
+    outcomes: Mapping[int, Outcome],
+    pins: Mapping[str, int | bool],
+) -> None:
+    """Write every claim that is not proved as a query for any solver."""
+    from proofs.decide import BUDGET  # noqa: PLC0415  # needs the solver
+    from proofs.problem import build_problem  # noqa: PLC0415
+    from proofs.smtlib import save_query  # noqa: PLC0415
+
+    saved = [
+        save_query(directory, asked[index], build_problem(asked[index], pins), budget=BUDGET)
+        for index, outcome in sorted(outcomes.items())
+        if outcome.verdict not in (Verdict.PROVED, Verdict.SKIPPED)
+    ]
+    console.print(
+        f"{len(saved)} quer{'y' if len(saved) == 1 else 'ies'} saved in {directory}", soft_wrap=True
+    )
+
+
+def _costs(
+    console: Console,
+    options: argparse.Namespace,
+    asked: Sequence[Obligation],
+    outcomes: Mapping[int, Outcome],
+    code: int,
+) -> int:
+    """Store the costs, or hold them against the stored ones; only a run that proves all can drift."""
+    try:
+        if options.store_ceilings:
+            store(options.store_ceilings, asked, outcomes)
+        if options.ceilings is None or code:
+            return code
+        compared = compare(options.ceilings, asked, outcomes)
+    except CeilingsError as mistake:
+        raise UsageError(str(mistake)) from mistake
+    for line in compared.drifted or filter(None, [compared.note]):
+        console.print(line, soft_wrap=True)
+    if not compared.drifted and not compared.note:
+        console.print("every cost is below its ceiling", soft_wrap=True)
+    return EXIT_DRIFT if compared.drifted else code
 
 
 def _saved(reports: Iterable[Report | FleetJson], outcomes: Any, code: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,9 +14,10 @@ from invariants import Case, Parameter, build_case
 from proofs.chain import explain
 from proofs.problem import SIZES, Problem, build_problem
 from proofs.reach import speaks_of_a_step, trace_to
-from proofs.verdicts import Obligation, Outcome, Verdict
+from proofs.second import Opinion, Stance, second_opinion
+from proofs.verdicts import SOLVERS, Obligation, Outcome, Verdict
 
-__all__ = ["RLIMIT", "decide", "exclusion"]
+__all__ = ["BUDGET", "RLIMIT", "decide", "exclusion"]
 
 RLIMIT = 20_000_000
 """Solver resources that one query may spend; the slowest takes a small part of it."""
@@ -29,22 +30,66 @@ _LINEAR: tuple[Mapping[str, int], ...] = (
     {"decode_context_parallel_size": 1},
     {"decode_context_parallel_size": 2},
 )
-"""What is fixed, beside the usual sizes, to look for a case by linear arithmetic alone."""
+"""What is fixed, beside the usual sizes, to look for a case by linear arithmetic; switches stay free."""
 _SECONDS = 20
 """A soft stop inside the solver; the parent process has a hard one."""
+BUDGET = f"rlimit {RLIMIT:,}, {_SECONDS} s"
+"""What a query may spend, in words."""
 _MOST_SLACK = 1 << 12
 
 Values = dict[str, int | bool]
 
 
-def decide(obligation: Obligation, pins: Mapping[str, int | bool]) -> Outcome:
-    """Prove an obligation or find the smallest case that breaks it."""
+def decide(obligation: Obligation, pins: Mapping[str, int | bool], *, solver: str = SOLVERS[0]) -> Outcome:
+    """Prove an obligation or find the smallest case that breaks it.
+
+    With `solver` "both" a claim counts as proved only if Z3 proves it as it stands and cvc5 by the lemmas; with
+    "cvc5" it is cvc5's proof that counts, and Z3 looks for a counterexample where there is none.
+    """
     started, session = time.perf_counter(), _Session(obligation, pins)
     try:
-        outcome = session.decide()
+        outcome = _SOLVED_BY[solver](session)
     except Exception as error:  # noqa: BLE001  # whatever went wrong is this claim's verdict, not a crash
         outcome = Outcome(Verdict.ERROR, f"{type(error).__name__}: {error}")
     return dataclasses.replace(outcome, seconds=time.perf_counter() - started, rlimit=session.rlimit)
+
+
+def _by_both(session: _Session) -> Outcome:
+    outcome = session.decide()
+    if outcome.verdict is not Verdict.PROVED:
+        return outcome
+    return _confirmed(outcome, session.second_opinion())
+
+
+def _by_cvc5(session: _Session) -> Outcome:
+    opinion = session.second_opinion()
+    if opinion.stance is Stance.PROVED:
+        return Outcome(Verdict.PROVED, used=opinion.assumptions, second=_route(opinion))
+    return _confirmed(session.decide(), opinion)
+
+
+def _confirmed(outcome: Outcome, opinion: Opinion) -> Outcome:
+    """Return what two solvers together say of a claim; a counterexample stands by itself, as it replays."""
+    if outcome.verdict is not Verdict.PROVED:
+        return outcome
+    match opinion.stance:
+        case Stance.PROVED:
+            return dataclasses.replace(outcome, second=_route(opinion))
+        case Stance.REFUTES:
+            return Outcome(Verdict.ERROR, f"the solvers disagree: Z3 proves it, {opinion.detail}")
+        case Stance.NOT_PROVED:
+            return Outcome(Verdict.UNKNOWN, f"Z3 proves it, {opinion.solver} does not: {opinion.detail}")
+
+
+def _route(opinion: Opinion) -> str:
+    return f"{opinion.solver} by {opinion.detail}"
+
+
+_SOLVED_BY: Mapping[str, Callable[[_Session], Outcome]] = {
+    "z3": lambda session: session.decide(),
+    "cvc5": _by_cvc5,
+    "both": _by_both,
+}
 
 
 def exclusion(obligation: Obligation, pins: Mapping[str, int | bool]) -> str | None:
@@ -58,6 +103,16 @@ def exclusion(obligation: Obligation, pins: Mapping[str, int | bool]) -> str | N
     if solver.check() != z3.unsat:
         return None
     return ", ".join(sorted(str(name) for name in solver.unsat_core()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a goal: the assumptions of a proof, the case that breaks it, or why there is neither."""
+
+    result: z3.CheckSatResult
+    core: frozenset[str] = frozenset()
+    found: Values | None = None
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -82,25 +137,26 @@ class _Session:
             return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
         if not self._divisors_positive(solver, problem):
             return Outcome(Verdict.ERROR, "a formula divides by what may not be positive")
-        answer, named = self._goal(solver, problem)
-        match answer:
-            case z3.unsat:
-                used = tuple(n for n in problem.assumptions if n == SIZES or n in named)
-                unused = tuple(n for n in problem.assumptions if n not in used)
-                if witness is None or (slack is None and problem.margin is not None):
-                    witness, slack = self._slack(problem, witness)
-                return Outcome(Verdict.PROVED, used=used, unused=unused, witness=witness, slack=slack)
-            case z3.sat:
-                found: Values | None = problem.read(solver.model())
-            case _:
-                found = self._search_linear()
-        return Outcome(Verdict.UNKNOWN, _reason(solver)) if found is None else self._refute(found)
+        answer = self._goal(solver, problem)
+        if answer.result == z3.unsat:
+            used = tuple(n for n in problem.assumptions if n == SIZES or n in answer.core)
+            unused = tuple(n for n in problem.assumptions if n not in used)
+            if witness is None or (slack is None and problem.margin is not None):
+                witness, slack = self._slack(problem, witness)
+            return Outcome(Verdict.PROVED, used=used, unused=unused, witness=witness, slack=slack)
+        found = self._search_linear() if answer.found is None else answer.found
+        return Outcome(Verdict.UNKNOWN, answer.reason) if found is None else self._refute(found)
+
+    def second_opinion(self) -> Opinion:
+        """Ask cvc5, by the lemmas; what Z3 spends on that is no part of the claim's cost."""
+        problem = build_problem(self.obligation, self.pins, z3.main_ctx(), with_steps=True)
+        return second_opinion(problem, "cvc5")
 
     # --- cases ------------------------------------------------------------------------------------
 
     def _linear(self) -> Iterator[Values]:
         """Yield values to fix so that the arithmetic becomes linear, the likeliest first."""
-        free = self._free()
+        free = [p for p in self._free() if not p.is_switch]
         for tried in _LINEAR:
             yield {**_usual(free), **{p.name: tried[p.name] for p in free if p.name in tried}, **self.pins}
 
@@ -171,10 +227,9 @@ class _Session:
         return solver
 
     def _check(self, solver: z3.Solver) -> z3.CheckSatResult:
-        """Ask, and add the cost; the solver's own count runs on from query to query."""
-        before = _spent(solver)
+        """Ask, and note the cost: the context's own count, which runs on from query to query."""
         answer = solver.check()
-        self.rlimit += _spent(solver) - before
+        self.rlimit = _spent(solver)
         return answer
 
     @contextmanager
@@ -193,35 +248,42 @@ class _Session:
         with self._supposing(solver, z3.Or(*(divisor <= 0 for divisor in divisors))):
             return self._check(solver) == z3.unsat
 
-    def _goal(self, solver: z3.Solver, problem: Problem) -> tuple[z3.CheckSatResult, frozenset[str]]:
-        """Ask for a case that breaks the claim; if there is none, return the assumptions that it took too.
+    def _goal(self, solver: z3.Solver, problem: Problem) -> _Answer:
+        """Ask for a case that breaks the claim.
 
-        At first without help; then, of a goal that has a cut, by the cut and the configuration alone; then
-        with every step that can be proved.
+        At first without help; then with the steps that can be proved, of a goal that has a cut by the cut and
+        the configuration alone.
         """
-        answer, core = z3.unknown, frozenset[str]()
         if problem.cut is None:
             solver.set("rlimit", _FIRST_RLIMIT)
-            with self._supposing(solver, z3.Not(problem.goal)):
-                answer, core = self._check(solver), _core(solver)
-        if answer == z3.unknown and problem.cut is not None:
-            answer, core = self._goal_by_cut(solver, problem, problem.cut)
-        if answer == z3.unsat:
-            return answer, core
+            solver.add(z3.Not(problem.goal))
+            if (answer := self._answer(solver, problem)).result != z3.unknown:
+                return answer
+        problem = build_problem(self.obligation, self.pins, self.context, with_steps=True)
+        solver = self._solver(problem)
+        if problem.cut is not None:
+            answer = self._goal_by_cut(solver, problem, problem.cut)
+            if answer.result == z3.unsat:
+                return answer
+        self._prove_steps(solver, problem)
         solver.set("rlimit", RLIMIT)
-        if answer == z3.unknown:
-            self._prove_steps(solver, problem)
         solver.add(z3.Not(problem.goal))
-        return self._check(solver), _core(solver)
+        return self._answer(solver, problem)
 
-    def _goal_by_cut(
-        self, solver: z3.Solver, problem: Problem, cut: z3.BoolRef
-    ) -> tuple[z3.CheckSatResult, frozenset[str]]:
+    def _answer(self, solver: z3.Solver, problem: Problem) -> _Answer:
+        match self._check(solver):
+            case z3.sat:
+                return _Answer(z3.sat, found=problem.read(solver.model()))
+            case z3.unsat:
+                return _Answer(z3.unsat, core=_core(solver))
+        return _Answer(z3.unknown, reason=_reason(solver))
+
+    def _goal_by_cut(self, solver: z3.Solver, problem: Problem, cut: z3.BoolRef) -> _Answer:
         """Prove the cut from everything, and the goal from the cut; a case without the rest is none."""
         solver.set("rlimit", _STEP_RLIMIT)
         with self._supposing(solver, z3.Not(cut)):
             if self._check(solver) != z3.unsat:
-                return z3.unknown, frozenset()
+                return _Answer(z3.unknown)
             needed = _core(solver)
         alone = self._fresh(problem.isolated(), problem, problem.configuration)
         alone.add(cut)
@@ -229,8 +291,8 @@ class _Session:
         alone.set("rlimit", _STEP_RLIMIT)
         alone.add(z3.Not(problem.goal))
         if self._check(alone) != z3.unsat:
-            return z3.unknown, frozenset()
-        return z3.unsat, needed | _core(alone)
+            return _Answer(z3.unknown)
+        return _Answer(z3.unsat, core=needed | _core(alone))
 
     def _prove_steps(self, solver: z3.Solver, problem: Problem) -> None:
         """Add each step that follows from what is known, and the assumptions it needed with it."""

@@ -72,7 +72,7 @@ def shared_claims(
     shared, kept = {}, []
     for index, obligation in asked.items():
         pulse()
-        problem = build_problem(obligation, pins, context, with_steps=False)
+        problem = build_problem(obligation, pins, context)
         kept.append(problem)
         key = (
             obligation.label,

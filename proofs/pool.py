@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 
 from invariants import RELEASES, Runner, claim
 from proofs.own_width import load_width
-from proofs.verdicts import Obligation, Outcome, Verdict
+from proofs.verdicts import SOLVERS, Obligation, Outcome, Verdict
 
 __all__ = ["decide_all"]
 
@@ -35,6 +35,7 @@ class _Question:
     runner: str
     release: str
     pins: Mapping[str, int | bool]
+    solver: str
 
 
 @dataclass(slots=True)
@@ -47,10 +48,11 @@ class _Child:
     deadline: float
 
 
-def decide_all(
+def decide_all(  # noqa: PLR0913  # each has a default
     obligations: Sequence[Obligation],
     pins: Mapping[str, int | bool],
     *,
+    solver: str = SOLVERS[0],
     jobs: int | None = None,
     wall_seconds: float = _WALL_SECONDS,
     pulse: Callable[[], None] = lambda: None,
@@ -70,7 +72,7 @@ def decide_all(
         while batches or running:
             while batches and len(running) < limit:
                 batch = batches.pop()
-                questions = [_question(obligations[index], pins) for index in batch]
+                questions = [_question(obligations[index], pins, solver) for index in batch]
                 running.append(_start(context, batch, questions, wall_seconds))
             nearest = min(child.deadline for child in running) - time.monotonic()
             wait([child.answers for child in running], timeout=min(max(0.0, nearest), _PULSE_SECONDS))
@@ -94,7 +96,7 @@ def decide_all(
             child.process.join()
 
 
-def _question(obligation: Obligation, pins: Mapping[str, int | bool]) -> _Question:
+def _question(obligation: Obligation, pins: Mapping[str, int | bool], solver: str) -> _Question:
     names = {parameter.name for parameter in obligation.parameters()}
     return _Question(
         obligation.kind,
@@ -102,6 +104,7 @@ def _question(obligation: Obligation, pins: Mapping[str, int | bool]) -> _Questi
         obligation.runner.value,
         obligation.release.name,
         {name: value for name, value in pins.items() if name in names},
+        solver,
     )
 
 
@@ -127,7 +130,7 @@ def _run(answer: Connection, questions: Sequence[_Question]) -> None:
         known = releases.get(question.release) or load_width(question.release)
         obligation = Obligation(question.kind, claim(question.invariant), Runner(question.runner), known)
         with suppress(OSError):  # nobody waits for the answer any more
-            answer.send(decide(obligation, question.pins))
+            answer.send(decide(obligation, question.pins, solver=question.solver))
 
 
 def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:

@@ -86,7 +86,7 @@ def build_problem(
     pins: Mapping[str, int | bool],
     context: z3.Context | None = None,
     *,
-    with_steps: bool = True,
+    with_steps: bool = False,
 ) -> Problem:
     """Run the formulas of `invariants` on symbols and collect what the solver needs.
 

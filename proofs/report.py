@@ -56,10 +56,15 @@ def outcome_lines(obligation: Obligation, outcome: Outcome, *, encoding: str = "
     )
     match outcome.verdict:
         case Verdict.PROVED:
-            return [f"{line}  uses {', '.join(outcome.used)}{_closeness(outcome)}"]
+            return [f"{line}  uses {', '.join(outcome.used)}{_closeness(outcome)}{_second(outcome)}"]
         case Verdict.REFUTED if outcome.counterexample is not None:
             return [line, *_counterexample_lines(outcome.counterexample, encoding)]
     return [f"{line}  {outcome.detail}"]
+
+
+def _second(outcome: Outcome) -> str:
+    """Say by what route a second solver proved the claim too."""
+    return f"; {outcome.second}" if outcome.second else ""
 
 
 def _closeness(outcome: Outcome) -> str:
@@ -187,6 +192,7 @@ def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
         "rlimit": outcome.rlimit,
         "witness": None if outcome.witness is None else dict(outcome.witness),
         "slack": outcome.slack,
+        "second": outcome.second,
         "counterexample": None,
     }
     if found := outcome.counterexample:

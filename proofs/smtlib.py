@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import z3
 
+from proofs.files import OutputFile
 from proofs.problem import Problem
 from proofs.verdicts import Obligation
 
@@ -25,7 +25,7 @@ def query(obligation: Obligation, problem: Problem, *, budget: str) -> str:
     """Return an obligation's own problem, with a header that says what it is; unsat means PROVED."""
     claim = obligation.invariant
     header = (
-        f"claim    {claim.name}: {claim.sentence}",
+        f"claim    {claim.label}: {claim.sentence}",
         f"spec     {obligation.kind} on {obligation.runner.value}",
         f"release  {obligation.release.name} ({obligation.release.description})",
         f"pinned   {', '.join(f'{name}={value}' for name, value in problem.fixed.items()) or 'nothing'}",
@@ -50,22 +50,18 @@ def save_query(directory: Path, obligation: Obligation, problem: Problem, *, bud
     parts = (
         obligation.release.name,
         obligation.kind,
-        obligation.invariant.name,
+        obligation.label,
         obligation.runner.value,
     )
     path = directory / (re.sub(r"[^\w.-]+", "-", "-".join(parts)) + ".smt2")
     directory.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        unfinished.write_text(query(obligation, problem, budget=budget), encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    OutputFile(path).write(query(obligation, problem, budget=budget), complete=True)
     return path
 
 
 def _text(named: Mapping[str, Iterable[z3.BoolRef]], logic: str) -> str:
-    declared, lines = z3.Solver(), []
+    every = [constraint for constraints in named.values() for constraint in constraints]
+    declared, lines = z3.Solver(ctx=every[0].ctx), []
     for name, constraints in named.items():
         for constraint in constraints:
             declared.add(constraint)

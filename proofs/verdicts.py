@@ -22,8 +22,10 @@ from invariants import (
 
 __all__ = [
     "EXIT_CODES",
+    "EXIT_DRIFT",
     "EXIT_INTERNAL",
     "EXIT_USAGE",
+    "SOLVERS",
     "Counterexample",
     "Obligation",
     "Outcome",
@@ -53,8 +55,11 @@ class Verdict(enum.Enum):
     """Not asked: the pinned values leave no legal case of this spec."""
 
 
+SOLVERS = ("z3", "cvc5", "both")
+"""Whose proof counts."""
 EXIT_USAGE = 2
 EXIT_INTERNAL = 5
+EXIT_DRIFT = 6
 _SEVERITY = (
     (Verdict.ERROR, EXIT_INTERNAL),
     (Verdict.REFUTED, 1),
@@ -68,6 +73,7 @@ EXIT_CODES: Mapping[int, str] = {
     3: "at least one is UNKNOWN",
     4: "at least one is VACUOUS",
     EXIT_INTERNAL: "internal error",
+    EXIT_DRIFT: "all PROVED, but a claim's cost left its ceiling (--ceilings)",
     130: "interrupted by Ctrl-C (143: SIGTERM, 141: the output's reader left); the rest is undecided",
 }
 """Exit codes and their meaning; of several, the first of 5, 1, 4, 3 that applies."""
@@ -152,7 +158,7 @@ class Outcome:
     `used` and `unused` are names of assumptions, from the solver's unsatisfiable core; they are known
     only of a proof. `witness` is a case that meets every assumption and comes as close to breaking the claim
     as `slack` says: 0 units if a row that is one entry narrower would not do. `slack` is None where nothing
-    is counted or the solver did not tell.
+    is counted or the solver did not tell. `second` says by what route a second solver proved the claim too.
     """
 
     verdict: Verdict
@@ -164,6 +170,7 @@ class Outcome:
     counterexample: Counterexample | None = field(default=None)
     witness: Mapping[str, int | bool] | None = None
     slack: int | None = None
+    second: str = ""
 
 
 def obligations(
