@@ -117,8 +117,7 @@ def _main_release(options: argparse.Namespace) -> int:
         return 0
     pins = _pins(options.at, release, asked)
     excluded = _unsupported(asked, pins) if options.width else {}
-    if pins:
-        excluded |= _excluded({i: o for i, o in enumerate(asked) if i not in excluded}, pins)
+    _refuse_without_a_case((o for i, o in enumerate(asked) if i not in excluded), pins)
     _require_solver(options.solver)
     reports = _reports(options, Run(release, pins, asked, left_out, options.width))
     if options.emit_test:
@@ -167,8 +166,7 @@ def _main_matrix(options: argparse.Namespace) -> int:
     with Signals.hold():
         asked_here = {i: o for i, o in enumerate(asked) if i not in excluded}
         shared = shared_claims(asked_here, pins, pulse=Signals.raise_if_seen)
-        if pins:
-            excluded |= _excluded({i: o for i, o in asked_here.items() if i not in shared}, pins)
+        _refuse_without_a_case((o for i, o in asked_here.items() if i not in shared), pins)
     Signals.raise_if_seen()
     report = _opened(options.json, lambda file: MatrixReport(file, pins, asked, shared))
     if options.emit_test:
@@ -375,7 +373,7 @@ def _explained(text: str) -> str:
 def _pins(texts: Iterable[str], release: Release, asked: Sequence[Obligation]) -> dict[str, int | bool]:
     """Read every NAME=VALUE, refusing what no selected claim has and what its option does not allow."""
     known = {p.name: p for i in INVARIANTS for kind in SPEC_KINDS for p in parameters_for(kind, i.parts)}
-    used = {p.name for obligation in asked for p in obligation.parameters()}
+    used = {p.name for o in asked for p in parameters_for(o.kind, o.invariant.parts)}
     pins: dict[str, int | bool] = {}
     for text in texts:
         name, sign, value_text = text.partition("=")
@@ -411,23 +409,22 @@ def _value(parameter: Parameter, text: str) -> int | bool:
     return value
 
 
-def _excluded(asked: Mapping[int, Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
-    """Find the claims of which the pinned values leave no legal case.
+def _refuse_without_a_case(asked: Iterable[Obligation], pins: Mapping[str, int | bool]) -> None:
+    """See that the pinned values leave a legal case of some claim; of which not, the deciding tells.
 
     Raises:
-        UsageError: they leave none of any claim.
+        UsageError: they leave none of any.
     """
     from proofs.decide import exclusion  # noqa: PLC0415  # the only use of the solver in this process
 
-    excluded = {}
-    for index, obligation in asked.items():
-        if broken := exclusion(obligation, pins):
-            excluded[index] = Outcome(Verdict.SKIPPED, f"the pinned values contradict {broken}")
-    if len(excluded) == len(asked):
+    first = None
+    for obligation in asked if pins else ():
+        if (broken := exclusion(obligation, pins)) is None:
+            return
+        first = first or broken
+    if first is not None:
         shown = ", ".join(f"{name}={value}" for name, value in pins.items())
-        first = next(iter(excluded.values()))
-        raise UsageError(f"no legal case has {shown}: {first.detail}")
-    return excluded
+        raise UsageError(f"no legal case has {shown}: the pinned values contradict {first}")
 
 
 class _View(Protocol):

@@ -43,8 +43,8 @@ Values = dict[str, int | bool]
 def decide(obligation: Obligation, pins: Mapping[str, int | bool], *, solver: str = SOLVERS[0]) -> Outcome:
     """Prove an obligation or find the smallest case that breaks it.
 
-    With `solver` "both" a claim counts as proved only if Z3 proves it as it stands and cvc5 by the lemmas; with
-    "cvc5" it is cvc5's proof that counts, and Z3 looks for a counterexample where there is none.
+    With `solver` "both" a claim counts as proved only if Z3 proves it as it stands and cvc5 by the lemmas;
+    with "cvc5" it is cvc5's proof that counts, and Z3 looks for a counterexample where there is none.
     """
     started, session = time.perf_counter(), _Session(obligation, pins)
     try:
@@ -107,7 +107,7 @@ def exclusion(obligation: Obligation, pins: Mapping[str, int | bool]) -> str | N
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a goal: the assumptions of a proof, the case that breaks it, or why there is neither."""
+    """What came of a goal: what a proof assumed, the case that breaks it, or why there is neither."""
 
     result: z3.CheckSatResult
     core: frozenset[str] = frozenset()
@@ -128,15 +128,17 @@ class _Session:
 
     def decide(self) -> Outcome:
         problem = build_problem(self.obligation, self.pins, self.context)
-        witness, slack = self._near_miss(problem)
         solver = self._solver(problem)
-        if witness is None and (answer := self._check(solver)) != z3.sat:
-            if answer == z3.unsat:
-                core = ", ".join(sorted(str(name) for name in solver.unsat_core()))
-                return Outcome(Verdict.VACUOUS, f"no case meets the assumptions ({core or SIZES})")
-            return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
         if not self._divisors_positive(solver, problem):
             return Outcome(Verdict.ERROR, "a formula divides by what may not be positive")
+        witness, slack = self._near_miss(problem)
+        if witness is None and (answer := self._check(solver)) != z3.sat:
+            if answer == z3.unsat:
+                core = ", ".join(sorted(str(name) for name in solver.unsat_core())) or SIZES
+                if self.pins and exclusion(self.obligation, {}) is None:
+                    return Outcome(Verdict.SKIPPED, f"the pinned values contradict {core}")
+                return Outcome(Verdict.VACUOUS, f"no case meets the assumptions ({core})")
+            return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
         answer = self._goal(solver, problem)
         if answer.result == z3.unsat:
             used = tuple(n for n in problem.assumptions if n == SIZES or n in answer.core)

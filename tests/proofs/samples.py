@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from invariants import INVARIANTS, Runner, release
+from invariants import claim as claim_labelled
 from proofs.files import Run
 from proofs.verdicts import Counterexample, Obligation, Outcome, RowPicture, Verdict
 
@@ -14,7 +15,8 @@ VALUES = {
     "max_model_len": 512, "decode_context_parallel_size": 2, "cp_kv_cache_interleave_size": 1,
     "num_lookahead_tokens": 0, "num_speculative_tokens": 0, "num_sampled_tokens": 1,
     "enable_prefix_caching": True, "max_num_encoder_input_tokens": 0, "max_source_positions": 0,
-    "block_table_token_alignment": 128, "num_speculative_blocks": 0, "block_size": 16, "num_tokens": 257,
+    "block_table_token_alignment": 128, "prefill_context_parallel_size": 1,
+    "num_speculative_blocks": 0, "block_size": 16, "num_tokens": 257,
     "num_computed_tokens": 0, "num_encoder_tokens": 0, "reads_host_history": True, "position": 0, "state": 0,
 }  # fmt: skip
 SHOWN = ("max_model_len", "decode_context_parallel_size", "block_size", "num_tokens")
@@ -66,8 +68,5 @@ RUN = Run(KNOWN, {"max_model_len": 512}, ASKED, (f"encoder-only: {HOSTILE}",))
 """Its exit code is 5: of several verdicts ERROR comes first."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Labelled(Obligation):
-    """An obligation whose claim has a finer name than its invariant."""
-
-    label: str = "column-fits/gather"
+GATHER = Obligation("mamba-align", claim_labelled("column-fits/gather"), Runner.V2, KNOWN)
+"""A claim with a finer name than its family's."""

@@ -1,7 +1,6 @@
 """A file with one deployment is checked in the engine's own words, and a fleet of them loses nothing."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +28,6 @@ from invariants.parameters import parameters_of
 from invariants.strategies import cases
 from proofs import fleet
 from proofs.deployment_file import DeploymentFileError, parse_deployment, read_deployment
-from proofs.files import write_beside
 from tests.proofs.test_command import COMMAND, refused, run
 
 SCHEMA = json.loads((Path(fleet.__file__).parent / "schemas" / "deployment-1.json").read_text())
@@ -573,14 +571,3 @@ def test_the_verdict_agrees_with_every_request_and_every_access_tried(data, rele
     assert (found.overflow and found.overflow.tokens) == min(too_long, default=None)
     assert (found.outside and found.outside.tokens) == min(left, default=None)
     assert (found.fit is fleet.Fit.FITS) == (not too_long and not left)
-
-
-def test_a_file_is_replaced_whole_or_left_as_it_was(tmp_path):
-    path = tmp_path / "report"
-    path.write_text("old")
-    write_beside(path, "new")
-    assert path.read_text() == "new"
-    with pytest.raises(UnicodeEncodeError):
-        write_beside(path, "half\udc00")
-    assert path.read_text() == "new"
-    assert os.listdir(tmp_path) == ["report"]  # noqa: PTH208  # the names are what is asked

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
-from samples import ASKED, FOUND, HOSTILE, OUTCOMES, READ, RUN, Labelled, claim
+from samples import ASKED, FOUND, GATHER, HOSTILE, OUTCOMES, READ, RUN, claim
 
 from invariants import INVARIANTS, Runner, release
 from proofs.command import main
@@ -223,7 +223,7 @@ def test_a_finer_claim_and_its_steps_are_shown():
     class Traced(type(FOUND)):
         trace: tuple = ()
 
-    finer = Labelled(*(getattr(ASKED[1], f.name) for f in dataclasses.fields(ASKED[1])))
+    finer = GATHER
     fields = {f.name: getattr(FOUND, f.name) for f in dataclasses.fields(FOUND)} | {"row": None, "chain": ()}
     found = Traced(**fields, trace=(Step("admit", {"held": 0, "kept": 1}, {"held": 3, "kept": 1}),))
     text = page_text(Run(RUN.release, {}, [finer]), {0: Outcome(Verdict.REFUTED, counterexample=found)}, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from samples import ASKED, FOUND, OUTCOMES, RUN, Labelled, claim
+from samples import FOUND, GATHER, OUTCOMES, RUN, claim
 
 from invariants import INVARIANTS, Release
 from proofs.files import Run
@@ -89,7 +89,7 @@ def test_an_incomplete_run_is_no_successful_execution():
 
 
 def test_a_finer_claim_belongs_to_its_invariants_rule():
-    finer = Labelled(*(getattr(ASKED[1], f.name) for f in dataclasses.fields(ASKED[1])))
+    finer = GATHER
     run = document(Run(RUN.release, {}, [finer]), {0: OUTCOMES[1]}, 1)
     (result,) = run["results"]
     assert result["ruleId"] == "column-fits/gather"
