@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help check test lint poc clean
+.PHONY: help check prove test lint poc clean
 
 help:
 	@echo "make check   prove every claim (sets up $(VENV) on the first run)"
+	@echo "make prove   the same by two solvers, the known faults and the mutants"
 	@echo "make test    run the tests on the CPU"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make poc     the reference case, unguarded and guarded"
@@ -15,6 +16,11 @@ help:
 
 check: $(VENV)/.check
 	$(BIN)/python -m proofs.check
+
+prove: $(VENV)/.test
+	$(BIN)/python -m proofs.check --solver both --ceilings proofs/ceilings.json
+	$(BIN)/python -m proofs.catalogue
+	$(BIN)/python -m proofs.mutants
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest

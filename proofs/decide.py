@@ -132,13 +132,13 @@ class _Session:
         if not self._divisors_positive(solver, problem):
             return Outcome(Verdict.ERROR, "a formula divides by what may not be positive")
         witness, slack = self._near_miss(problem)
-        if witness is None and (answer := self._check(solver)) != z3.sat:
+        if witness is None:
+            answer = self._check(solver)
             if answer == z3.unsat:
-                core = ", ".join(sorted(str(name) for name in solver.unsat_core())) or SIZES
-                if self.pins and exclusion(self.obligation, {}) is None:
-                    return Outcome(Verdict.SKIPPED, f"the pinned values contradict {core}")
-                return Outcome(Verdict.VACUOUS, f"no case meets the assumptions ({core})")
-            return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
+                return self._without_a_case(solver)
+            if answer == z3.unknown:
+                return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
+            witness = self._legal(problem.read(solver.model()))
         answer = self._goal(solver, problem)
         if answer.result == z3.unsat:
             used = tuple(n for n in problem.assumptions if n == SIZES or n in answer.core)
@@ -148,6 +148,13 @@ class _Session:
             return Outcome(Verdict.PROVED, used=used, unused=unused, witness=witness, slack=slack)
         found = self._search_linear() if answer.found is None else answer.found
         return Outcome(Verdict.UNKNOWN, answer.reason) if found is None else self._refute(found)
+
+    def _without_a_case(self, solver: z3.Solver) -> Outcome:
+        """Tell a claim that says nothing from one of which the pinned values leave nothing."""
+        core = ", ".join(sorted(str(name) for name in solver.unsat_core())) or SIZES
+        if self.pins and exclusion(self.obligation, {}) is None:
+            return Outcome(Verdict.SKIPPED, f"the pinned values contradict {core}")
+        return Outcome(Verdict.VACUOUS, f"no case meets the assumptions ({core})")
 
     def second_opinion(self) -> Opinion:
         """Ask cvc5, by the lemmas; what Z3 spends on that is no part of the claim's cost."""
@@ -172,10 +179,10 @@ class _Session:
             solver = self._solver(linear)
             if linear.margin is not None:
                 solver.add(linear.margin == 0)
-            if self._check(solver) == z3.sat:
-                values = linear.read(solver.model())
-                if self._meets_assumptions(values):
-                    return values, None if problem.margin is None else 0
+            if self._check(solver) != z3.sat:
+                continue
+            if (values := self._legal(linear.read(solver.model()))) is not None:
+                return values, None if problem.margin is None else 0
         return None, None
 
     def _slack(self, problem: Problem, witness: Values | None) -> tuple[Values | None, int | None]:
@@ -190,7 +197,7 @@ class _Session:
             with self._supposing(solver, problem.margin <= tried):
                 answer = self._check(solver)
                 values = problem.read(solver.model()) if answer == z3.sat else {}
-            if answer == z3.sat and self._meets_assumptions(values):
+            if answer == z3.sat and self._legal(values) is not None:
                 witness, least = values, self._margin(values)
                 high = min(tried, least)
             elif answer == z3.unsat:
@@ -202,9 +209,10 @@ class _Session:
     def _case(self, values: Mapping[str, int | bool]) -> Case:
         return build_case(self.obligation.kind, values, self.obligation.invariant.parts)
 
-    def _meets_assumptions(self, values: Mapping[str, int | bool]) -> bool:
-        obligation = self.obligation
-        return not obligation.invariant.broken(self._case(values), obligation.release, obligation.runner)
+    def _legal(self, values: Values) -> Values | None:
+        """Return a case of the solver's if it meets every assumption in plain Python too."""
+        claim, release, runner = self.obligation.invariant, self.obligation.release, self.obligation.runner
+        return None if claim.broken(self._case(values), release, runner) else values
 
     def _margin(self, values: Mapping[str, int | bool]) -> int:
         margin = self.obligation.invariant.margin

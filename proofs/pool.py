@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -125,12 +126,14 @@ def _run(answer: Connection, questions: Sequence[_Question]) -> None:
     """Decide some obligations one after the other; this is a child process's whole life."""
     from proofs.decide import decide  # noqa: PLC0415  # the parent of a fork server needs no solver
 
+    gc.disable()  # expressions that go at other moments get other numbers, and costs differ by that
     releases = {r.name: r for r in RELEASES}
     for question in questions:
         known = releases.get(question.release) or load_width(question.release)
         obligation = Obligation(question.kind, claim(question.invariant), Runner(question.runner), known)
         with suppress(OSError):  # nobody waits for the answer any more
             answer.send(decide(obligation, question.pins, solver=question.solver))
+        gc.collect()
 
 
 def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:

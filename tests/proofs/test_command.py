@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from invariants import SPEC_KINDS, TODAY
+from invariants import SPEC_KINDS, TODAY, assumptions_for, build_case
 from proofs.pool import decide_all
 from proofs.report import SCHEMA
-from proofs.verdicts import EXIT_CODES, Verdict, exit_code, obligations
+from proofs.verdicts import EXIT_CODES, Verdict, exit_code, obligations, spec_of_kind
 
 ENOSPC = "[Errno 28] No space left on device; nothing is claimed"
 COMMAND = [sys.executable, "-W", "error", "-m", "proofs.check"]
@@ -36,8 +36,16 @@ def refused(*arguments):
     return line
 
 
-def test_every_spec_type_is_proved_by_default_and_the_tally_names_every_verdict():
-    done = run()
+@pytest.fixture(scope="module")
+def default(tmp_path_factory):
+    """The default target, decided once for all tests that look at it."""
+    path = tmp_path_factory.mktemp("default") / "report.json"
+    done = run("--json", str(path))
+    return done, json.loads(path.read_text())
+
+
+def test_every_spec_type_is_proved_by_default_and_the_tally_names_every_verdict(default):
+    done, _ = default
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     proved = {line.split()[1] for line in lines if line.startswith("PROVED ")}
@@ -48,13 +56,32 @@ def test_every_spec_type_is_proved_by_default_and_the_tally_names_every_verdict(
     assert "not asked: encoder-only column-fits on V1 and V2" in done.stdout
 
 
-def test_two_runs_print_the_same_costs():
-    def costs():
-        return re.findall(r"^\w+ +(\S+ +V\d +\S+).*rlimit +([\d,]+)", run().stdout, re.MULTILINE)
+def test_a_second_run_prints_the_same_costs_whatever_else_is_asked(default):
+    def costs(text):
+        return set(re.findall(r"^\w+ +(\S+ +V\d +\S+).*rlimit +([\d,]+)", text, re.MULTILINE))
 
-    first = costs()
-    assert len(first) == len(obligations(TODAY))
-    assert first == costs()
+    again = costs(run("--spec", "mamba-align", "--spec", "chunked-local", "--jobs", "1").stdout)
+    assert len(again) == len(obligations(TODAY, kinds=["mamba-align", "chunked-local"]))
+    assert again <= costs(default[0].stdout)
+
+
+def test_the_assumptions_of_every_proof_are_split_into_used_and_unused(default):
+    for entry, obligation in zip(default[1]["obligations"], obligations(TODAY), strict=True):
+        rules = assumptions_for(spec_of_kind(obligation.kind))
+        names = [a.name for a in rules if a.name not in obligation.invariant.waives]
+        names += [given.name for given in obligation.invariant.givens]
+        told = entry["assumptions"]
+        assert sorted((*told["used"], *told["unused"])) == sorted(names)
+        assert "sizes" in told["used"]
+
+
+def test_every_proof_has_a_case_that_meets_its_assumptions(default):
+    for entry, obligation in zip(default[1]["obligations"], obligations(TODAY), strict=True):
+        claim = obligation.invariant
+        case = build_case(obligation.kind, entry["witness"], claim.parts)
+        assert not claim.broken(case, TODAY, obligation.runner)
+        if entry["slack"] is not None:
+            assert claim.margin(case, TODAY, obligation.runner) == entry["slack"]
 
 
 @pytest.mark.parametrize(

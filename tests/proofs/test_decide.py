@@ -29,6 +29,7 @@ from proofs.decide import decide, exclusion
 from proofs.verdicts import Obligation, Verdict, obligations, spec_of_kind
 
 claim_module = importlib.import_module("invariants.claim")  # the package has a function of that name
+ONE_OF_EACH = ["full-attention", "cross-attention", "mamba-align", "hisparse-hot", "uniform-mamba-none"]
 ATTENTION = [k for k in SPEC_KINDS if isinstance(spec_of_kind(k), specs.AttentionSpec)]
 
 
@@ -213,19 +214,6 @@ def test_contradictory_assumptions_are_vacuous_and_not_proved(monkeypatch):
     assert "impossible" in outcome.detail
 
 
-@pytest.mark.parametrize(
-    "obligation", obligations(TODAY), ids=lambda o: f"{o.kind}-{o.label}-{o.runner.value}"
-)
-def test_assumptions_of_a_proof_are_split_into_used_and_unused(obligation):
-    outcome = decide(obligation, {})
-    assert outcome.verdict is Verdict.PROVED
-    rules = assumptions_for(spec_of_kind(obligation.kind))
-    names = [a.name for a in rules if a.name not in obligation.invariant.waives]
-    names += [given.name for given in obligation.invariant.givens]
-    assert sorted((*outcome.used, *outcome.unused)) == sorted(names)
-    assert "sizes" in outcome.used
-
-
 # --- verdicts that are neither proof nor refutation -----------------------------------------------
 
 
@@ -276,7 +264,7 @@ def _any_case_will_do(monkeypatch):
 @pytest.mark.usefixtures("_any_case_will_do")
 def test_a_claim_that_cannot_fail_is_not_what_is_proved():
     """The negation of every claim is refuted too: the goal says something about each kind."""
-    for obligation in obligations(TODAY, runners=[Runner.V2]):
+    for obligation in obligations(TODAY, kinds=ONE_OF_EACH, runners=[Runner.V2]):
         claim = obligation.invariant
         negated = dataclasses.replace(
             claim,
