@@ -8,14 +8,14 @@ any solver can check by itself. No chain means "not proved on this route", and i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import z3
 
-from proofs.instances import Case, Instance, Order, likely_bounds, likely_orders, missed
+from proofs.instances import Case, Instance, Order, likely_bounds, likely_orders, likely_parts, missed
 from proofs.lemmas import lemma
 from proofs.linear import Monomial, Number, Opaque
 from proofs.problem import SIZES, Problem
@@ -86,7 +86,7 @@ def opaque_proof(problem: Problem) -> Proof:
         if search.inputs_of(step) <= spoken:
             with suppress(Unproved):
                 links.append(search.link(f"step {number}", step, _STEP_ROUNDS))
-    links.append(search.link("goal", goal, _ROUNDS))
+    links.append(search.goal(goal))
     needed = _needed(links)
     premises = {name for link in needed for name in link.premises}
     given = {name.split()[0] for name in premises}
@@ -153,7 +153,7 @@ class _Reader:
     """Reads a problem's constraints as linear ones over opaque unknowns."""
 
     def __init__(self, problem: Problem) -> None:
-        self.world = Opaque()
+        self.world = Opaque(problem.definitions.context)
         self.premises: list[_Premise] = []
         self.inputs: set[int] = set()
         self._symbols = {symbol.expr.get_id() for symbol in problem.symbols.values()}
@@ -248,7 +248,7 @@ class _Reader:
         with self._reading() as finished:
             condition, yes, no = self._truth(parts[0]), self._number(parts[1]), self._number(parts[2])
             name = f"choice!{len(self.world.unknowns)}"
-            made = self.world.unknown(z3.Int(name))
+            made = self.world.unknown(z3.Int(name, self.world.context))
             taken = z3.If(condition, self._compare("==", made, yes), self._compare("==", made, no))
             claim = finished(taken)
         self.premises.append(_Premise(name, claim, _unknowns(made), is_choice=True))
@@ -279,19 +279,25 @@ class _Search:
     """Proves claims one by one, each as a linear problem that grows by instances of lemmas."""
 
     reader: _Reader
-    _solver: z3.Solver = field(default_factory=z3.SimpleSolver)
+    _solver: z3.Solver = field(init=False)
     _premises: dict[str, z3.BoolRef] = field(default_factory=dict)
     _known: set[Monomial] = field(default_factory=set)
 
-    def link(self, name: str, claim: _Claim, rounds: int) -> Link:
-        """Prove a claim, which becomes a premise of those to come.
+    def goal(self, claim: _Claim) -> Link:
+        """Prove the goal, from what speaks of the same things or else from everything."""
+        with suppress(Unproved):
+            return self.link("goal", claim, _ROUNDS)
+        return self.link("goal", claim, _ROUNDS, self.reader.premises)
+
+    def link(self, name: str, claim: _Claim, rounds: int, scope: Sequence[_Premise] | None = None) -> Link:
+        """Prove a claim, which becomes a premise of those to come; its scope is what it may rest on.
 
         Raises:
             Unproved: it does not follow.
         """
-        self._solver, self._premises, self._known = z3.SimpleSolver(), {}, set()
+        self._solver, self._premises, self._known = z3.SimpleSolver(ctx=self.reader.world.context), {}, set()
         self._solver.set("rlimit", SEARCH_RLIMIT)
-        scope = self._scope(claim)
+        scope = self._scope(claim) if scope is None else list(scope)
         for premise in scope:
             self._suppose(premise.name, premise.claim)
         self._solver.add(z3.Not(claim.expr))
@@ -351,6 +357,7 @@ class _Search:
     def _guess(self, claim: _Claim, scope: list[_Premise]) -> None:
         before = set(self._known)
         world, links = self.reader.world, [p.claim for p in scope if p.is_link]
+        self._use(likely_parts(world, before))
         self._use(likely_bounds(world, claim.orders, [order for link in links for order in link.orders]))
         self._use(
             likely_orders(

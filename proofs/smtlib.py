@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -64,8 +64,9 @@ def save_query(directory: Path, obligation: Obligation, problem: Problem, *, bud
     return path
 
 
-def _text(named: Mapping[str, Iterable[z3.BoolRef]], logic: str) -> str:
-    declared, lines = z3.Solver(), []
+def _text(named: Mapping[str, Sequence[z3.BoolRef]], logic: str) -> str:
+    context = next((known.ctx for group in named.values() for known in group), None)
+    declared, lines = z3.Solver(ctx=context), []
     for name, constraints in named.items():
         for constraint in constraints:
             declared.add(constraint)
