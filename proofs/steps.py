@@ -77,8 +77,9 @@ def _place_leads_back(case: Case, layer: AttentionSpec, position: int) -> Iterat
     rank = layer.owner(deployment, position)
     in_virtual = modulo(position, layer.block_size * ranks)
     run, in_span = in_virtual // span, modulo(in_virtual, span)
-    yield in_span // interleave + 1 <= ranks
+    yield all_of(in_span // interleave >= 0, in_span // interleave + 1 <= ranks)
     yield in_virtual // interleave == run * ranks + in_span // interleave
+    yield in_virtual // interleave // ranks == run
     yield modulo(in_virtual, interleave) == modulo(in_span, interleave)
     yield all_of(offset // interleave == run, modulo(offset, interleave) == modulo(in_span, interleave))
     yield layer.position_at(deployment, rank, block, offset) == position
