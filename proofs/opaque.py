@@ -26,6 +26,8 @@ SEARCH_RLIMIT = 2_000_000
 """Solver resources that the search for one link may spend."""
 _ROUNDS = 40
 """How often the solver's case may be refuted by lemmas before a claim counts as not proved."""
+_FIRST_ROUNDS = 1
+"""The same for the goal before there are steps: many goals follow from the first guess of instances."""
 _STEP_ROUNDS = 12
 """The same for an intermediate claim: one that is not easy is no help."""
 
@@ -80,13 +82,10 @@ def opaque_proof(problem: Problem) -> Proof:
         for number, divisor in enumerate(distinct.values())
     ]
     goal = reader.claim(problem.goal)
-    steps = [reader.claim(step) for step in problem.steps]
-    spoken = search.inputs_of(goal, *(p.claim for p in reader.premises if p.is_given and not p.bounds_a_size))
-    for number, step in enumerate(steps):
-        if search.inputs_of(step) <= spoken:
-            with suppress(Unproved):
-                links.append(search.link(f"step {number}", step, _STEP_ROUNDS))
-    links.append(search.goal(goal))
+    try:
+        links.append(search.link("goal", goal, _FIRST_ROUNDS))
+    except Unproved:
+        links += _by_steps(problem, reader, search, goal)
     needed = _needed(links)
     premises = {name for link in needed for name in link.premises}
     given = {name.split()[0] for name in premises}
@@ -96,6 +95,20 @@ def opaque_proof(problem: Problem) -> Proof:
         assumptions=tuple(n for n in problem.assumptions if n in given),
         meanings=tuple(reader.world.meanings()),
     )
+
+
+def _by_steps(problem: Problem, reader: _Reader, search: _Search, goal: _Claim) -> Iterator[Link]:
+    """Yield a link for each intermediate claim that can be proved, and one for the goal.
+
+    A step that speaks of a parameter that the goal and the assumptions do not is no help.
+    """
+    steps = [reader.claim(step) for step in problem.steps]
+    spoken = search.inputs_of(goal, *(p.claim for p in reader.premises if p.is_given and not p.bounds_a_size))
+    for number, step in enumerate(steps):
+        if search.inputs_of(step) <= spoken:
+            with suppress(Unproved):
+                yield search.link(f"step {number}", step, _STEP_ROUNDS)
+    yield search.goal(goal)
 
 
 def _needed(links: list[Link]) -> tuple[Link, ...]:
@@ -371,11 +384,11 @@ class _Search:
 
     def _core(self, orders: list[Order], rounds: int) -> set[str] | None:
         """Return the premises that contradict the claim's denial, or None if they are not found."""
-        for _ in range(rounds):
+        for left in reversed(range(rounds)):
             answer = self._solver.check()
             if answer == z3.unsat:
                 return {str(name) for name in self._solver.unsat_core()}
-            if answer != z3.sat:
+            if answer != z3.sat or not left:
                 return None
             case = Case(self.reader.world, self._known, self._solver.model())
             blamed = self._blamed(case)
