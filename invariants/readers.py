@@ -15,7 +15,7 @@ from invariants.releases import Gap, Release, column, entries
 from invariants.rows import outside, width_of
 from invariants.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, SlidingWindowSpec, Spec
 
-__all__ = ["LOWERED", "READERS", "Drafting", "drafter_limit"]
+__all__ = ["LOWERED", "READERS", "Drafting", "drafter_limit", "local_pages"]
 
 _Column = Callable[[Case, Release, Runner], int]
 
@@ -133,7 +133,7 @@ _DRAFT = _reader(
 )
 
 
-def _local_pages(case: Case) -> tuple[int, int]:
+def local_pages(case: Case) -> tuple[int, int]:
     """Return the first page of the position's chunk and how many pages its keys take."""
     spec, request = cast("ChunkedLocalAttentionSpec", case.spec), case.request
     first = case.access.position // spec.attention_chunk_size * spec.attention_chunk_size
@@ -144,7 +144,7 @@ def _local_pages(case: Case) -> tuple[int, int]:
 _LOCAL = _reader(
     "local-attention",
     "every page that a local-attention chunk uses lies inside the row, before the index is clipped to it",
-    lambda case, _release, _runner: _local_pages(case)[0] + case.access.state,
+    lambda case, _release, _runner: local_pages(case)[0] + case.access.state,
     lambda spec: spec.runners if type(spec) is ChunkedLocalAttentionSpec else (),
     (
         Given(
@@ -158,7 +158,7 @@ _LOCAL = _reader(
                     cast("ChunkedLocalAttentionSpec", case.spec).kernel_block_size,
                 )
                 == 0,
-                case.access.state < _local_pages(case)[1],
+                case.access.state < local_pages(case)[1],
                 case.deployment.decode_context_parallel_size == 1,
             ),
         ),

@@ -158,7 +158,7 @@ class _Session:
 
     def second_opinion(self) -> Opinion:
         """Ask cvc5, by the lemmas; what Z3 spends on that is no part of the claim's cost."""
-        problem = build_problem(self.obligation, self.pins, z3.main_ctx(), with_steps=True)
+        problem = build_problem(self.obligation, self.pins, with_steps=True)
         return second_opinion(problem, "cvc5")
 
     # --- cases ------------------------------------------------------------------------------------

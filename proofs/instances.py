@@ -16,7 +16,7 @@ import z3
 
 from proofs.linear import Monomial, Number, Opaque, Quotient
 
-__all__ = ["Case", "Instance", "Order", "likely_bounds", "likely_orders", "missed"]
+__all__ = ["Case", "Instance", "Order", "likely_bounds", "likely_orders", "likely_parts", "missed"]
 
 _MOST_FACTORS = 4
 """The most unknowns of a product whose orders are looked at."""
@@ -120,6 +120,18 @@ def likely_orders(
                 yield "mul_mono", (least, order.right, multiplier)
 
 
+def likely_parts(world: Opaque, known: AbstractSet[Monomial]) -> Iterator[Instance]:
+    """Yield how a quotient is made up: of whole divisors that come out, or of a quotient of a quotient."""
+    inside = [q for q in world.quotients.values() if q.result.terms.keys() <= known]
+    for quotient in inside:
+        yield from _shifted(world, quotient)
+        if not quotient.upward:
+            for part in inside:
+                if not part.upward and part.value.key() == quotient.result.key():
+                    yield "floor_nest", (quotient.value, quotient.divisor, part.divisor)
+                    yield "digits", (quotient.value, quotient.divisor, part.divisor)
+
+
 def missed(
     case: Case, orders: Sequence[Order], blamed: AbstractSet[Monomial]
 ) -> Iterator[Iterator[Instance]]:
@@ -133,6 +145,23 @@ def missed(
 
 def _bounded(quotient: Quotient, bound: Number) -> Instance:
     return "cdiv_le" if quotient.upward else "floor_lt", (quotient.value, quotient.divisor, bound)
+
+
+def _shifted(world: Opaque, quotient: Quotient) -> Iterator[Instance]:
+    """Yield that the multiples of its divisor come out of a quotient."""
+    if len(quotient.divisor.terms) != 1:
+        return
+    ((divisor, coefficient),) = quotient.divisor.terms.items()
+    wholes = {
+        rest: count // coefficient
+        for monomial, count in quotient.value.terms.items()
+        if (rest := _without(monomial, divisor)) is not None and count % coefficient == 0
+    }
+    if wholes:
+        shift = Number(world, wholes)
+        rest = quotient.value - shift * quotient.divisor
+        yield "cdiv_shift" if quotient.upward else "floor_shift", (rest, quotient.divisor, shift)
+        yield "cdiv_char" if quotient.upward else "floor_char", (rest, quotient.divisor)
 
 
 def _bounds(quotient: Quotient, order: Order) -> tuple[Number, ...]:

@@ -168,6 +168,20 @@ _QUOTIENTS = (
         ),
     ),
     Lemma(
+        "cdiv_shift",
+        "whole divisors come out of a quotient rounded up",
+        lambda a, d, m: d > 0,
+        lambda a, d, m: cdiv(a + m * d, d) == cdiv(a, d) + m,
+        lambda a, d, m: cdiv(a + m * d + 1, d) == cdiv(a, d) + m,
+        lambda a, d, m: iter(
+            (
+                ("cdiv_char", (a, d)),
+                ("cdiv_le", (a + m * d, d, cdiv(a, d) + m)),
+                ("cdiv_le", (a + m * d, d, cdiv(a, d) + m - 1)),
+            )
+        ),
+    ),
+    Lemma(
         "mono_num",
         "more tokens need no fewer blocks",
         lambda a, b, d: all_of(a <= b, d > 0),
@@ -213,6 +227,24 @@ _QUOTIENTS = (
                 ("cdiv_char", (cdiv(a, b), c)),
                 ("cdiv_le", (a, b, cdiv(cdiv(a, b), c) * c)),
                 ("cdiv_le", (a, b * c, cdiv(cdiv(a, b), c))),
+            )
+        ),
+    ),
+    Lemma(
+        "floor_nest",
+        "rounding down twice is rounding down once by the product",
+        lambda a, b, c: all_of(b > 0, c > 0),
+        lambda a, b, c: a // b // c == a // (b * c),
+        lambda a, b, c: cdiv(a // b, c) == a // (b * c),
+        lambda a, b, c: iter(
+            (
+                ("mul_strict", (0, b, c)),
+                ("floor_char", (a, b * c)),
+                ("floor_lt", (a // b, c, a // (b * c))),
+                ("floor_lt", (a, b, a // (b * c) * c)),
+                ("floor_char", (a // b, c)),
+                ("floor_lt", (a, b, a // b // c * c)),
+                ("floor_lt", (a, b * c, a // b // c)),
             )
         ),
     ),
@@ -278,6 +310,14 @@ _POSITIONS = (
         lambda a, d: all_of(modulo(a, d) >= 0, modulo(a, d) < d),
         lambda a, d: all_of(modulo(a, d) > 0, modulo(a, d) < d),
         lambda a, d: iter((("floor_char", (a, d)),)),
+    ),
+    Lemma(
+        "digits",
+        "a position is its run, its rank in the run and its offset on the rank put together again",
+        lambda p, t, r: all_of(t > 0, r > 0),
+        lambda p, t, r: p // (t * r) * (t * r) + modulo(p // t, r) * t + modulo(p, t) == p,
+        lambda p, t, r: p // (t * r) * (t * r) + modulo(p, r) * t + modulo(p, t) == p,
+        lambda p, t, r: iter((("floor_nest", (p, t, r)), ("mul_equal", (p // t // r, p // (t * r), t * r)))),
     ),
     Lemma(
         "split",

@@ -38,12 +38,14 @@ class Opaque:
     """The unknowns of one problem.
 
     Attributes:
+        context: the solver context that they live in; None for the solver's main one.
         unknowns: solver expressions, by index; each is linear in the solver's own unknowns.
         products: the solver's unknown for each product of two or more unknowns.
         quotients: every quotient, in the order in which they came up.
         mentioned: the monomials of every comparison made; whoever wants to know empties it first.
     """
 
+    context: z3.Context | None = None
     unknowns: list[z3.ArithRef] = field(default_factory=list)
     products: dict[Monomial, z3.ArithRef] = field(default_factory=dict)
     quotients: dict[tuple[bool, Any, Any], Quotient] = field(default_factory=dict)
@@ -78,7 +80,7 @@ class Opaque:
         key = (upward, value.key(), divisor.key())
         if key not in self.quotients:
             stem = "ceil" if upward else "floor"
-            made = z3.Int(f"{stem}?{len(self.quotients)}") if expr is None else expr
+            made = z3.Int(f"{stem}?{len(self.quotients)}", self.context) if expr is None else expr
             self.quotients[key] = Quotient(upward, value, divisor, self.unknown(made))
         return self.quotients[key].result
 
@@ -87,7 +89,7 @@ class Opaque:
         if len(monomial) == 1:
             return self.unknowns[monomial[0]]
         if monomial not in self.products:
-            self.products[monomial] = z3.Int(self.name(monomial))
+            self.products[monomial] = z3.Int(self.name(monomial), self.context)
         return self.products[monomial]
 
     def name(self, monomial: Monomial) -> str:
@@ -121,7 +123,8 @@ class Fact(Symbolic):
     @classmethod
     def apply(cls, operation: str, *operands: object) -> Fact:
         """Combine truth values."""
-        exprs = [o.expr if isinstance(o, Fact) else z3.BoolVal(bool(o)) for o in operands]
+        context = next(o for o in operands if isinstance(o, Fact)).expr.ctx
+        exprs = [o.expr if isinstance(o, Fact) else z3.BoolVal(bool(o), context) for o in operands]
         combine = {"all_of": z3.And, "any_of": z3.Or, "negation": z3.Not}.get(operation)
         if combine is None:
             message = f"{operation} is not an operation on facts"
@@ -159,12 +162,18 @@ class Number(Symbolic):
     def expr(self) -> z3.ArithRef:
         """Return the linear solver expression."""
         if self._expr is None:
-            parts = [
-                z3.IntVal(c) if m == () else self.world.term(m) if c == 1 else c * self.world.term(m)
-                for m, c in sorted(self.terms.items())
-            ]
-            self._expr = z3.IntVal(0) if not parts else parts[0] if len(parts) == 1 else z3.Sum(parts)
+            parts = [self._part(m, c) for m, c in sorted(self.terms.items())]
+            if len(parts) > 1:
+                self._expr = z3.Sum(parts)
+            else:
+                self._expr = parts[0] if parts else z3.IntVal(0, self.world.context)
         return self._expr
+
+    def _part(self, monomial: Monomial, coefficient: int) -> z3.ArithRef:
+        if monomial == ():
+            return z3.IntVal(coefficient, self.world.context)
+        term = self.world.term(monomial)
+        return term if coefficient == 1 else coefficient * term
 
     def value(self, values: Mapping[Monomial, int]) -> int:
         """Return the number's value under values of the monomials; one without a value counts as 0."""
@@ -221,7 +230,7 @@ class Number(Symbolic):
         that = self.world.lift(other)
         known = (self - that).constant()
         if known is not None:
-            return Fact(z3.BoolVal(compare(known, 0)))
+            return Fact(z3.BoolVal(compare(known, 0), self.world.context))
         self.world.mentioned.update(self.terms, that.terms)
         return Fact(compare(self.expr(), that.expr()))
 

@@ -8,14 +8,14 @@ any solver can check by itself. No chain means "not proved on this route", and i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import z3
 
-from proofs.instances import Case, Instance, Order, likely_bounds, likely_orders, missed
+from proofs.instances import Case, Instance, Order, likely_bounds, likely_orders, likely_parts, missed
 from proofs.lemmas import lemma
 from proofs.linear import Monomial, Number, Opaque
 from proofs.problem import SIZES, Problem
@@ -26,6 +26,8 @@ SEARCH_RLIMIT = 2_000_000
 """Solver resources that the search for one link may spend."""
 _ROUNDS = 40
 """How often the solver's case may be refuted by lemmas before a claim counts as not proved."""
+_FIRST_ROUNDS = 1
+"""The same for the goal before there are steps: many goals follow from the first guess of instances."""
 _STEP_ROUNDS = 12
 """The same for an intermediate claim: one that is not easy is no help."""
 
@@ -80,13 +82,10 @@ def opaque_proof(problem: Problem) -> Proof:
         for number, divisor in enumerate(distinct.values())
     ]
     goal = reader.claim(problem.goal)
-    steps = [reader.claim(step) for step in problem.steps]
-    spoken = search.inputs_of(goal, *(p.claim for p in reader.premises if p.is_given and not p.bounds_a_size))
-    for number, step in enumerate(steps):
-        if search.inputs_of(step) <= spoken:
-            with suppress(Unproved):
-                links.append(search.link(f"step {number}", step, _STEP_ROUNDS))
-    links.append(search.link("goal", goal, _ROUNDS))
+    try:
+        links.append(search.link("goal", goal, _FIRST_ROUNDS))
+    except Unproved:
+        links += _by_steps(problem, reader, search, goal)
     needed = _needed(links)
     premises = {name for link in needed for name in link.premises}
     given = {name.split()[0] for name in premises}
@@ -96,6 +95,20 @@ def opaque_proof(problem: Problem) -> Proof:
         assumptions=tuple(n for n in problem.assumptions if n in given),
         meanings=tuple(reader.world.meanings()),
     )
+
+
+def _by_steps(problem: Problem, reader: _Reader, search: _Search, goal: _Claim) -> Iterator[Link]:
+    """Yield a link for each intermediate claim that can be proved, and one for the goal.
+
+    A step that speaks of a parameter that the goal and the assumptions do not is no help.
+    """
+    steps = [reader.claim(step) for step in problem.steps]
+    spoken = search.inputs_of(goal, *(p.claim for p in reader.premises if p.is_given and not p.bounds_a_size))
+    for number, step in enumerate(steps):
+        if search.inputs_of(step) <= spoken:
+            with suppress(Unproved):
+                yield search.link(f"step {number}", step, _STEP_ROUNDS)
+    yield search.goal(goal)
 
 
 def _needed(links: list[Link]) -> tuple[Link, ...]:
@@ -153,7 +166,7 @@ class _Reader:
     """Reads a problem's constraints as linear ones over opaque unknowns."""
 
     def __init__(self, problem: Problem) -> None:
-        self.world = Opaque()
+        self.world = Opaque(problem.definitions.context)
         self.premises: list[_Premise] = []
         self.inputs: set[int] = set()
         self._symbols = {symbol.expr.get_id() for symbol in problem.symbols.values()}
@@ -248,7 +261,7 @@ class _Reader:
         with self._reading() as finished:
             condition, yes, no = self._truth(parts[0]), self._number(parts[1]), self._number(parts[2])
             name = f"choice!{len(self.world.unknowns)}"
-            made = self.world.unknown(z3.Int(name))
+            made = self.world.unknown(z3.Int(name, self.world.context))
             taken = z3.If(condition, self._compare("==", made, yes), self._compare("==", made, no))
             claim = finished(taken)
         self.premises.append(_Premise(name, claim, _unknowns(made), is_choice=True))
@@ -279,19 +292,25 @@ class _Search:
     """Proves claims one by one, each as a linear problem that grows by instances of lemmas."""
 
     reader: _Reader
-    _solver: z3.Solver = field(default_factory=z3.SimpleSolver)
+    _solver: z3.Solver = field(init=False)
     _premises: dict[str, z3.BoolRef] = field(default_factory=dict)
     _known: set[Monomial] = field(default_factory=set)
 
-    def link(self, name: str, claim: _Claim, rounds: int) -> Link:
-        """Prove a claim, which becomes a premise of those to come.
+    def goal(self, claim: _Claim) -> Link:
+        """Prove the goal, from what speaks of the same things or else from everything."""
+        with suppress(Unproved):
+            return self.link("goal", claim, _ROUNDS)
+        return self.link("goal", claim, _ROUNDS, self.reader.premises)
+
+    def link(self, name: str, claim: _Claim, rounds: int, scope: Sequence[_Premise] | None = None) -> Link:
+        """Prove a claim, which becomes a premise of those to come; its scope is what it may rest on.
 
         Raises:
             Unproved: it does not follow.
         """
-        self._solver, self._premises, self._known = z3.SimpleSolver(), {}, set()
+        self._solver, self._premises, self._known = z3.SimpleSolver(ctx=self.reader.world.context), {}, set()
         self._solver.set("rlimit", SEARCH_RLIMIT)
-        scope = self._scope(claim)
+        scope = self._scope(claim) if scope is None else list(scope)
         for premise in scope:
             self._suppose(premise.name, premise.claim)
         self._solver.add(z3.Not(claim.expr))
@@ -351,6 +370,7 @@ class _Search:
     def _guess(self, claim: _Claim, scope: list[_Premise]) -> None:
         before = set(self._known)
         world, links = self.reader.world, [p.claim for p in scope if p.is_link]
+        self._use(likely_parts(world, before))
         self._use(likely_bounds(world, claim.orders, [order for link in links for order in link.orders]))
         self._use(
             likely_orders(
@@ -364,11 +384,11 @@ class _Search:
 
     def _core(self, orders: list[Order], rounds: int) -> set[str] | None:
         """Return the premises that contradict the claim's denial, or None if they are not found."""
-        for _ in range(rounds):
+        for left in reversed(range(rounds)):
             answer = self._solver.check()
             if answer == z3.unsat:
                 return {str(name) for name in self._solver.unsat_core()}
-            if answer != z3.sat:
+            if answer != z3.sat or not left:
                 return None
             case = Case(self.reader.world, self._known, self._solver.model())
             blamed = self._blamed(case)

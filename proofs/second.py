@@ -155,7 +155,7 @@ def _ask(solver: str, constraints: Sequence[z3.BoolRef], logic: str, millisecond
     """Return "sat", "unsat" or what else there is to say; both solvers stop by themselves at a limit."""
     if solver == "cvc5":
         return _ask_cvc5(script(constraints, logic), milliseconds)
-    asked = z3.Solver()
+    asked = z3.Solver(ctx=constraints[0].ctx)
     asked.set("rlimit", LINK_RLIMIT)
     asked.set("timeout", milliseconds)
     asked.add(*constraints)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -59,9 +59,9 @@ def save_query(directory: Path, obligation: Obligation, problem: Problem, *, bud
     return path
 
 
-def _text(named: Mapping[str, Iterable[z3.BoolRef]], logic: str) -> str:
-    every = [constraint for constraints in named.values() for constraint in constraints]
-    declared, lines = z3.Solver(ctx=every[0].ctx), []
+def _text(named: Mapping[str, Sequence[z3.BoolRef]], logic: str) -> str:
+    context = next((known.ctx for group in named.values() for known in group), None)
+    declared, lines = z3.Solver(ctx=context), []
     for name, constraints in named.items():
         for constraint in constraints:
             declared.add(constraint)

@@ -9,8 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from invariants import AttentionSpec, Case, Invariant, Release, Runner, UniformTypeSpec, row_spec
+from invariants import (
+    AttentionSpec,
+    Case,
+    ChunkedLocalAttentionSpec,
+    Invariant,
+    Release,
+    Runner,
+    UniformTypeSpec,
+    row_spec,
+)
 from invariants.arithmetic import all_of, any_of, cdiv, modulo
+from invariants.readers import local_pages
 from invariants.rows import HELD
 from invariants.slots import OtherPosition
 
@@ -29,6 +39,9 @@ def steps_for(claim: Invariant, case: Case, release: Release, runner: Runner) ->
         return
     yield from _padding_only_widens(case, release, runner)
     if claim.name != "column-fits" or not isinstance(layer, AttentionSpec) or claim.part == "gather":
+        return
+    if isinstance(layer, ChunkedLocalAttentionSpec) and claim.part == "local-attention":
+        yield from _chunk_is_in_the_row(case, layer, release, runner)
         return
     position = case.access.position
     yield from _place_stays_in_its_block(case, layer, position)
@@ -64,11 +77,23 @@ def _place_leads_back(case: Case, layer: AttentionSpec, position: int) -> Iterat
     rank = layer.owner(deployment, position)
     in_virtual = modulo(position, layer.block_size * ranks)
     run, in_span = in_virtual // span, modulo(in_virtual, span)
-    yield in_span // interleave + 1 <= ranks
+    yield all_of(in_span // interleave >= 0, in_span // interleave + 1 <= ranks)
     yield in_virtual // interleave == run * ranks + in_span // interleave
+    yield in_virtual // interleave // ranks == run
     yield modulo(in_virtual, interleave) == modulo(in_span, interleave)
     yield all_of(offset // interleave == run, modulo(offset, interleave) == modulo(in_span, interleave))
     yield layer.position_at(deployment, rank, block, offset) == position
+
+
+def _chunk_is_in_the_row(
+    case: Case, layer: ChunkedLocalAttentionSpec, release: Release, runner: Runner
+) -> Iterator[bool]:
+    """Lead to: a chunk's first page and the pages after it that it uses are inside the row."""
+    first, pages = local_pages(case)
+    width, split = release.width(case.deployment, case.spec, runner), layer.blocks_per_kv_block
+    yield case.request.num_tokens <= width * layer.block_size
+    yield width * layer.block_size == width * split * layer.kernel_block_size
+    yield first + pages <= width * split
 
 
 def _padding_only_widens(case: Case, release: Release, runner: Runner) -> Iterator[bool]:

@@ -70,15 +70,17 @@ NEEDED = {
     "floor_mono": (1, 0, 1),
     "anti_den": (2, 2, 1),
     "nest": (1, 2, -1),
+    "floor_nest": (1, 2, -1),
     "round_up": (0, -1),
     "scale": (1, -2, 1),
     "index": (0, 0, 1),
     "index_nest": (0, 0, 1, 1),
     "remainder": (0, -1),
+    "digits": (1, 2, -1),
     "split": (0, 1, -1),
     "place": (0, 1, 1, 0),
 }
-"""Values that break claim and givens; `floor_shift` and `subadd` have none, they only fail to divide by 0."""
+"""Values that break claim and givens; shifts and `subadd` have none, they only fail to divide by 0."""
 
 
 @pytest.mark.parametrize("name", NEEDED)

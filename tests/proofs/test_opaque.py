@@ -136,6 +136,12 @@ def test_pinned_sizes_are_proved_too():
     assert proof_of("full-attention", COLUMN_FITS, **pins).links
 
 
+def test_a_problem_of_any_solver_context_is_proved():
+    obligation = Obligation("full-attention", COLUMN_FITS, Runner.V2, TODAY)
+    for context in (None, z3.Context(), z3.main_ctx()):
+        assert opaque_proof(build_problem(obligation, {}, context)).links
+
+
 def test_the_search_is_the_same_on_every_run():
     first, again = (proof_of("full-attention", COLUMN_FITS) for _ in range(2))
     assert [(link.name, list(link.premises)) for link in first.links] == [
