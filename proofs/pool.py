@@ -76,12 +76,12 @@ def decide_all(
             wait([child.answers for child in running], timeout=min(max(0.0, nearest), _PULSE_SECONDS))
             pulse()
             for child in list(running):
-                outcome = _outcome(child, wall_seconds)
+                outcome, is_last = _outcome(child, wall_seconds)
                 if outcome is None:
                     continue
                 index = child.waiting.pop(0)
                 child.deadline = time.monotonic() + wall_seconds
-                if child.process.exitcode is not None or not child.waiting:
+                if is_last or not child.waiting:
                     child.process.join()
                     running.remove(child)
                     if child.waiting:
@@ -130,23 +130,25 @@ def _run(answer: Connection, questions: Sequence[_Question]) -> None:
             answer.send(decide(obligation, question.pins))
 
 
-def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:
-    """Return what a child has to say, or what its silence means, or None to wait on."""
+def _outcome(child: _Child, wall_seconds: float) -> tuple[Outcome | None, bool]:
+    """Return what a child has to say, or what its silence means, or None to wait on; and whether that is all.
+
+    A child that has ended may still have answers in its pipe: only their end says that there are no more.
+    """
     if child.answers.poll():
         try:
             outcome: Outcome = child.answers.recv()
         except EOFError:
             child.process.join()
             code = child.process.exitcode
-            return Outcome(Verdict.ERROR, f"the solver's process ended with code {code}")
-        return outcome
+            return Outcome(Verdict.ERROR, f"the solver's process ended with code {code}"), True
+        return outcome, False
     if time.monotonic() < child.deadline:
-        return None
+        return None, False
     child.process.kill()
     child.process.join()
-    return Outcome(
-        Verdict.UNKNOWN, f"killed after {wall_seconds:g} s of wall-clock time", seconds=wall_seconds
-    )
+    killed = f"killed after {wall_seconds:g} s of wall-clock time"
+    return Outcome(Verdict.UNKNOWN, killed, seconds=wall_seconds), True
 
 
 def _context() -> BaseContext:
