@@ -37,9 +37,7 @@ def case_of(engine, step_given, position=0):
 
 
 def state_of(engine):
-    return RowState(
-        **dict(zip([f.name for f in dataclasses.fields(RowState)], engine.state(), strict=True))
-    )
+    return RowState(**dict(zip([f.name for f in dataclasses.fields(RowState)], engine.state(), strict=True)))
 
 
 def at_of(engine, step_given, runner, known=TODAY):
@@ -53,7 +51,9 @@ def groups(draw, kinds=KINDS, longest=80, *, shipped=False, **fixed):
     runner = draw(st.sampled_from(Runner))
     length = draw(st.integers(3, longest))
     # mamba-all asks for slots like attention does; a state's block without prefix caching holds everything.
-    block = length + draw(st.integers(0, 3)) if kind == "mamba-none" else draw(st.sampled_from([1, 2, 3, 4, 16]))
+    block = (
+        length + draw(st.integers(0, 3)) if kind == "mamba-none" else draw(st.sampled_from([1, 2, 3, 4, 16]))
+    )
     split = draw(st.sampled_from([1, 2])) if kind == "full-attention" and not shipped else 1
     values = {
         "kind": kind, "length": length, "block": block * split, "split": split,
@@ -83,7 +83,9 @@ def likely(draw, engine):
     total = engine.computed + chunk if name == "session-chunk" else known
     start, hit = engine.computed, 0
     if not engine.running:
-        start = draw(st.sampled_from([0, max(0, known - 1)]) | st.integers(0, max(0, known - 1)), label="start")
+        start = draw(
+            st.sampled_from([0, max(0, known - 1)]) | st.integers(0, max(0, known - 1)), label="start"
+        )
         hit = draw(st.integers(0, start), label="hit")
     end = draw(st.just(total) | st.integers(start + 1, max(start + 1, total)), label="end")
     accepted = 0
@@ -257,9 +259,7 @@ def test_a_full_session_given_a_chunk_of_two_reads_the_column_behind_its_row(run
 
 @pytest.mark.parametrize(("states", "listed", "width"), [(0, 9, 8), (3, 12, 11)])
 @pytest.mark.parametrize("runner", Runner)
-def test_a_full_session_given_a_chunk_of_two_lists_one_state_more_than_its_row(
-    runner, states, listed, width
-):
+def test_a_full_session_given_a_chunk_of_two_lists_one_state_more_than_its_row(runner, states, listed, width):
     engine, step_given = session_at_128("mamba-align", states)
     at = at_of(engine, step_given, runner, SHIPPED)
     after = BY_NAME["session-chunk"].after(at)
