@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,7 +49,8 @@ def decide(obligation: Obligation, pins: Mapping[str, int | bool], *, solver: st
     """
     started, session = time.perf_counter(), _Session(obligation, pins)
     try:
-        outcome = _SOLVED_BY[solver](session)
+        with _no_collection():
+            outcome = _SOLVED_BY[solver](session)
     except Exception as error:  # noqa: BLE001  # whatever went wrong is this claim's verdict, not a crash
         outcome = Outcome(Verdict.ERROR, f"{type(error).__name__}: {error}")
     return dataclasses.replace(outcome, seconds=time.perf_counter() - started, rlimit=session.rlimit)
@@ -416,6 +418,22 @@ class _Session:
                 low = at_most + 1
             at_most = (low + int(found[name]) - 1) // 2
         return found, exact
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from collecting terms, which form cycles, in the middle of an obligation.
+
+    The solver numbers its expressions anew where old ones were freed and goes another way then, so that cost
+    figures would depend on what the process did before.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _usual(parameters: Iterable[Parameter]) -> Values:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -79,12 +78,12 @@ def decide_all(  # noqa: PLR0913  # each has a default
             wait([child.answers for child in running], timeout=min(max(0.0, nearest), _PULSE_SECONDS))
             pulse()
             for child in list(running):
-                outcome = _outcome(child, wall_seconds)
+                outcome, is_last = _outcome(child, wall_seconds)
                 if outcome is None:
                     continue
                 index = child.waiting.pop(0)
                 child.deadline = time.monotonic() + wall_seconds
-                if child.process.exitcode is not None or not child.waiting:
+                if is_last or not child.waiting:
                     child.process.join()
                     running.remove(child)
                     if child.waiting:
@@ -126,33 +125,33 @@ def _run(answer: Connection, questions: Sequence[_Question]) -> None:
     """Decide some obligations one after the other; this is a child process's whole life."""
     from proofs.decide import decide  # noqa: PLC0415  # the parent of a fork server needs no solver
 
-    gc.disable()  # expressions that go at other moments get other numbers, and costs differ by that
     releases = {r.name: r for r in RELEASES}
     for question in questions:
         known = releases.get(question.release) or load_width(question.release)
         obligation = Obligation(question.kind, claim(question.invariant), Runner(question.runner), known)
         with suppress(OSError):  # nobody waits for the answer any more
             answer.send(decide(obligation, question.pins, solver=question.solver))
-        gc.collect()
 
 
-def _outcome(child: _Child, wall_seconds: float) -> Outcome | None:
-    """Return what a child has to say, or what its silence means, or None to wait on."""
+def _outcome(child: _Child, wall_seconds: float) -> tuple[Outcome | None, bool]:
+    """Return what a child has to say, or what its silence means, or None to wait on; and whether that is all.
+
+    A child that has ended may still have answers in its pipe: only their end says that there are no more.
+    """
     if child.answers.poll():
         try:
             outcome: Outcome = child.answers.recv()
         except EOFError:
             child.process.join()
             code = child.process.exitcode
-            return Outcome(Verdict.ERROR, f"the solver's process ended with code {code}")
-        return outcome
+            return Outcome(Verdict.ERROR, f"the solver's process ended with code {code}"), True
+        return outcome, False
     if time.monotonic() < child.deadline:
-        return None
+        return None, False
     child.process.kill()
     child.process.join()
-    return Outcome(
-        Verdict.UNKNOWN, f"killed after {wall_seconds:g} s of wall-clock time", seconds=wall_seconds
-    )
+    killed = f"killed after {wall_seconds:g} s of wall-clock time"
+    return Outcome(Verdict.UNKNOWN, killed, seconds=wall_seconds), True
 
 
 def _context() -> BaseContext:

@@ -36,17 +36,24 @@ def speaks_of_a_step(obligation: Obligation) -> bool:
 def trace_to(obligation: Obligation, values: Mapping[str, int | bool]) -> tuple[tuple[TraceStep, ...], str]:
     """Return a shortest trace to a state in which the claim's step breaks it, and what the search says.
 
-    The trace is empty if there is none of at most `MOST_STEPS` steps.
+    The trace is empty if none of at most `MOST_STEPS` steps was found. A length for which the solver gave up
+    is never taken for one at which there is none.
     """
     last = next(step for step in STEPS if step.name == obligation.invariant.part)
+    gave_up = False
     for before in range(MOST_STEPS):
         unrolled = _Unrolled(obligation, values, before, last)
-        if unrolled.solve():
+        answer = unrolled.solve()
+        gave_up = gave_up or answer == z3.unknown
+        if answer == z3.sat:
             length = before + 1
+            fewer = "perhaps in fewer" if gave_up else "no fewer"
             return (
                 unrolled.trace(),
-                f"reached from an empty row in {length} step{'s' * (length != 1)}, no fewer",
+                f"reached from an empty row in {length} step{'s' * (length != 1)}, {fewer}",
             )
+    if gave_up:
+        return (), "whether it is reached from an empty row is not known: the solver gave up"
     return (), f"not reached from an empty row within {MOST_STEPS} steps; it fails as an induction"
 
 
@@ -81,16 +88,17 @@ class _Unrolled:
             self._add(given.holds(moment.case, release, runner))
         self._add(negation(claim.holds(moment.case, release, runner)))
 
-    def solve(self) -> bool:
+    def solve(self) -> z3.CheckSatResult:
         """Look for such a trace, and make what its steps are given small, step by step."""
         self.solver.add(*self.definitions.facts)
-        if self.solver.check() != z3.sat:
-            return False
+        answer = self.solver.check()
+        if answer != z3.sat:
+            return answer
         self._model = self.solver.model()
         for moment in self.moments:
             for parameter in self._inputs():
                 self._make_small(moment.symbols[parameter.name], parameter)
-        return True
+        return answer
 
     def trace(self) -> tuple[TraceStep, ...]:
         """Read the trace off the solver's case and run it again on plain numbers."""
@@ -105,6 +113,9 @@ class _Unrolled:
             after = step.after(at)
             if not step.allowed(at):
                 message = f"the trace's step {step.name} is not allowed in plain Python"
+                raise AssertionError(message)
+            if moment.kind is None and self.obligation.invariant.holds(at.case, at.release, at.runner):
+                message = f"the trace's step {step.name} breaks nothing in plain Python"
                 raise AssertionError(message)
             steps.append(TraceStep(step.name, self._shown(step, given), _plain(state), _plain(after)))
             state = after
