@@ -159,9 +159,9 @@ def _shifted(world: Opaque, quotient: Quotient) -> Iterator[Instance]:
     }
     if wholes:
         shift = Number(world, wholes)
-        rest = quotient.value - shift * quotient.divisor
-        yield "cdiv_shift" if quotient.upward else "floor_shift", (rest, quotient.divisor, shift)
-        yield "cdiv_char" if quotient.upward else "floor_char", (rest, quotient.divisor)
+        left = quotient.value - shift * quotient.divisor
+        yield "cdiv_shift" if quotient.upward else "floor_shift", (left, quotient.divisor, shift)
+        yield "cdiv_char" if quotient.upward else "floor_char", (left, quotient.divisor)
 
 
 def _bounds(quotient: Quotient, order: Order) -> tuple[Number, ...]:
