@@ -22,11 +22,11 @@ def _readers() -> Iterator[Mutant]:
         "lambda case, _release, _runner: case.access.state + 1,", (gather,),
     )  # fmt: skip
     at, both = "readers._is_draft_position", (draft, f"{_V1} column-fits/draft-step")
+    clamp = "drafter_limit(case, release, runner) - 1"
+    yield Mutant(at, "not clamped", clamp, "last + case.part(Drafting).draft_step", both)
     yield Mutant(
         at, "clamped a position late", "(case, release, runner) - 1", "(case, release, runner)", both
     )
-    clamp = "drafter_limit(case, release, runner) - 1"
-    yield Mutant(at, "not clamped", clamp, "last + case.part(Drafting).draft_step", both)
     at, agree = "readers.drafter_limit", f"{_FULL} consumers-agree/lowered-max-model-len"
     today, older = "case.deployment.max_model_len", "case.part(Drafting).configured_max_model_len"
     yield Mutant(at, "as constructed, before auto-fit", today, older, (agree, *both))
