@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help check prove test lint poc clean
+.PHONY: help check prove test lint mutants mutmut poc clean
 
 help:
 	@echo "make check   prove every claim (sets up $(VENV) on the first run)"
 	@echo "make prove   the same by two solvers, the known faults and the mutants"
 	@echo "make test    run the tests on the CPU"
 	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make mutants break each formula by one edit and see that a claim notices"
+	@echo "make mutmut  break the source of invariants and see that a test notices; takes hours"
 	@echo "make poc     the reference case, unguarded and guarded"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -31,6 +33,13 @@ lint: $(VENV)/.lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+mutants: $(VENV)/.check
+	$(BIN)/python -m proofs.mutants
+
+mutmut: $(VENV)/.mutation
+	$(BIN)/mutmut run
+	$(BIN)/mutmut results
+
 poc: $(VENV)/.test
 	$(BIN)/python -m guard.poc --unguarded
 	$(BIN)/python -m guard.poc
@@ -50,5 +59,9 @@ $(VENV)/.lint: $(VENV)/.test
 	$(PIP) --editable '.[lint]'
 	@touch $@
 
+$(VENV)/.mutation: $(VENV)/.test
+	$(PIP) --editable '.[mutation]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) mutants build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

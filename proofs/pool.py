@@ -17,7 +17,7 @@ from invariants import RELEASES, Runner, claim
 from proofs.own_width import load_width
 from proofs.verdicts import SOLVERS, Obligation, Outcome, Verdict
 
-__all__ = ["decide_all"]
+__all__ = ["decide_all", "interrupts_blocked", "solver_context"]
 
 _MOST_PER_CHILD = 8
 """Obligations that one process decides, each in a solver context of its own: a start costs more than most."""
@@ -62,7 +62,7 @@ def decide_all(  # noqa: PLR0913  # each has a default
     Closing the iterator kills what is still running, and so does an exception in the caller or in `pulse`,
     which is called several times a second.
     """
-    context = _context()
+    context = solver_context()
     limit = jobs or os.cpu_count() or 1
     size = max(1, min(_MOST_PER_CHILD, len(obligations) // (4 * limit)))
     every = list(range(len(obligations)))
@@ -115,7 +115,7 @@ def _start(
     process = context.Process(  # type: ignore[attr-defined]  # every concrete context has it
         target=_run, args=(answer, questions), daemon=True
     )
-    with _interrupts_blocked():  # half a hand-over would make the fork server complain
+    with interrupts_blocked():  # half a hand-over would make the fork server complain
         process.start()
     answer.close()
     return _Child(batch, process, answers, time.monotonic() + wall_seconds)
@@ -154,7 +154,7 @@ def _outcome(child: _Child, wall_seconds: float) -> tuple[Outcome | None, bool]:
     return Outcome(Verdict.UNKNOWN, killed, seconds=wall_seconds), True
 
 
-def _context() -> BaseContext:
+def solver_context() -> BaseContext:
     """Return a way to start children that begin with the solver loaded and nothing solved yet.
 
     A fork server gives that for the price of a fork, and the same solver state, hence the same cost
@@ -168,13 +168,13 @@ def _context() -> BaseContext:
 
     # The server starts the tracker if need be, and that would lift the mask.
     resource_tracker.ensure_running()
-    with _interrupts_blocked():
+    with interrupts_blocked():
         forkserver.ensure_running()
     return context
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Put off signals that end the run; processes started within never see them, only the parent does."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:

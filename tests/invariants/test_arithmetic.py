@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from invariants.arithmetic import (
+    Symbolic,
     all_of,
     any_of,
     cdiv,
@@ -64,3 +65,30 @@ def test_truth_values_combine_as_in_python(values):
 def test_a_divisor_of_zero_raises(divide):
     with pytest.raises(ZeroDivisionError):
         divide(1, 0)
+
+
+class Recorded(Symbolic):
+    """A symbolic value that answers with what it was asked."""
+
+    @classmethod
+    def apply(cls, operation, *operands):
+        return operation, operands
+
+
+X = Recorded()
+
+
+@pytest.mark.parametrize(
+    "function", [cdiv, modulo, round_up, common_divisor, minimum, maximum, all_of, any_of]
+)
+@pytest.mark.parametrize("operands", [(X, 3), (3, X), (X, X)])
+def test_an_operation_with_a_symbolic_operand_is_handed_over_whole(function, operands):
+    assert function(*operands) == (function.__name__, operands)
+
+
+def test_a_choice_is_handed_over_when_its_condition_is_symbolic_and_made_at_once_otherwise():
+    assert where(X, 1, 2) == ("where", (X, 1, 2))
+    assert where(True, X, 2) is X
+    assert where(False, 1, X) is X
+    assert negation(X) == ("negation", (X,))
+    assert all_of(True, False, X) == ("all_of", (True, False, X))

@@ -19,11 +19,9 @@ from invariants import (
     entries,
     parameters_for,
     release,
-    releases,
     row_width,
     specs,
 )
-from invariants.arithmetic import maximum
 from proofs import decide as decide_module
 from proofs.decide import decide, exclusion
 from proofs.verdicts import Obligation, Verdict, obligations, spec_of_kind
@@ -39,87 +37,6 @@ def ask(kind, invariant=ROW_FITS, runner=Runner.V2, known=TODAY, **pins):
 
 def added(method, amount):
     return lambda self, *args: method(self, *args) + amount
-
-
-# --- mutants: each changes one formula by one step, and one claim must notice ---------------------
-
-
-def mutants():
-    """Yield (name, owner, attribute, replacement, kind, invariant): what must be refuted."""
-    for kind in SPEC_KINDS:
-        if kind.startswith("uniform-"):
-            continue
-        owner = type(spec_of_kind(kind))
-        needed, made = owner.entries, owner.max_num_blocks_per_req
-        yield "one entry more", owner, "entries", added(needed, 1), kind, ROW_FITS
-        yield "one entry less of room", owner, "max_num_blocks_per_req", added(made, -1), kind, ROW_FITS
-        if kind == "encoder-only":
-            continue
-        yield "one column further", owner, "column", added(owner.column, 1), kind, COLUMN_FITS
-        yield "one column back", owner, "column", added(owner.column, -1), kind, COLUMN_FITS
-        narrow = "one entry less of room, seen by readers"
-        yield narrow, owner, "max_num_blocks_per_req", added(made, -1), kind, COLUMN_FITS
-    shards, align, full = deployment.shards, specs.MambaAlignSpec, specs.FullAttentionSpec
-
-    def no_dcp_in_list(self, d, r):
-        return specs.cdiv(r.slot_tokens(d), self.block_size)
-
-    def floor_width(self, d, length):
-        return length // (self.block_size * shards(d, self.dcp_sharded))
-
-    def dcp_on_state(self, d, length):
-        ranks = d.decode_context_parallel_size
-        return specs.cdiv(length, self.block_size * ranks) + self.num_speculative_blocks
-
-    def drafts_lost(self, d, length):
-        return specs.cdiv(length, self.block_size)
-
-    def drafts_inside_maximum(self, d, length):
-        return maximum(specs.cdiv(length, self.block_size), self.num_speculative_blocks)
-
-    def wrong_window(self, request):
-        return request.num_computed_tokens - self.sliding_window - self.sliding_window
-
-    yield "list not sharded", full, "entries", no_dcp_in_list, "full-attention", ROW_FITS
-    yield "row rounded down", full, "max_num_blocks_per_req", floor_width, "full-attention", ROW_FITS
-    yield "state row sharded", align, "max_num_blocks_per_req", dcp_on_state, "mamba-align", ROW_FITS
-    yield "state row sharded", align, "max_num_blocks_per_req", dcp_on_state, "uniform-mamba-align", ROW_FITS
-    yield "draft columns lost", align, "max_num_blocks_per_req", drafts_lost, "mamba-align", ROW_FITS
-    yield "draft columns lost", align, "max_num_blocks_per_req", drafts_lost, "mamba-align", COLUMN_FITS
-    inside = drafts_inside_maximum
-    yield "drafts inside a maximum", align, "max_num_blocks_per_req", inside, "mamba-align", ROW_FITS
-    unclipped = lambda self, d: self.num_tokens + d.num_lookahead_tokens  # noqa: E731
-    for kind in ("full-attention", "mamba-all", "hisparse-resident"):
-        yield "lookahead not clipped", deployment.Request, "slot_tokens", unclipped, kind, ROW_FITS
-        yield (
-            "lookahead not clipped",
-            deployment.Request,
-            "slot_tokens",
-            unclipped,
-            kind,
-            (ROW_FITS if kind == "mamba-all" else COLUMN_FITS),
-        )
-    decoder = lambda self, runner: self.max_model_len  # noqa: E731
-    for invariant in (ROW_FITS, COLUMN_FITS):
-        yield "encoder ignored", deployment.Deployment, "row_length", decoder, "cross-attention", invariant
-    whole = lambda self, d, position: (position // self.block_size, 0)  # noqa: E731
-    yield "place not sharded", specs.AttentionSpec, "place_on_rank", whole, "full-attention", COLUMN_FITS
-    spill = lambda self, d, position: (  # noqa: E731
-        position // (self.block_size * d.decode_context_parallel_size),
-        self.block_size,
-    )
-    yield "offset outside its block", specs.AttentionSpec, "place_on_rank", spill, "mla", COLUMN_FITS
-
-
-@pytest.mark.parametrize(
-    ("name", "owner", "attribute", "replacement", "kind", "invariant"),
-    [pytest.param(*m, id=f"{m[4]}-{m[5].name}-{m[0]}") for m in mutants()],
-)
-@pytest.mark.usefixtures("_any_case_will_do")
-def test_a_mutated_formula_is_refuted(monkeypatch, name, owner, attribute, replacement, kind, invariant):
-    monkeypatch.setattr(owner, attribute, replacement)
-    outcome = ask(kind, invariant)
-    assert outcome.verdict is Verdict.REFUTED, f"{name}: {outcome}"
 
 
 def test_a_case_is_found_at_usual_sizes_where_the_solver_gives_up_on_all(monkeypatch):
@@ -138,15 +55,6 @@ def test_a_case_is_found_at_usual_sizes_where_the_solver_gives_up_on_all(monkeyp
     outcome = ask("full-attention")
     assert z3.unknown in gave_up
     assert outcome.verdict is Verdict.REFUTED
-
-
-def test_padding_that_rounds_down_is_refuted(monkeypatch):
-    def down(d, spec, width):
-        blocks = d.block_table_token_alignment // specs.cdiv(spec.tokens_per_block, 1)
-        return width // specs.cdiv(blocks + 1, 1) * (blocks + 1)
-
-    monkeypatch.setattr(releases, "_padded", down)
-    assert ask("full-attention", ROW_FITS).verdict is Verdict.REFUTED
 
 
 # --- assumptions: each is needed, none is vacuous -------------------------------------------------
