@@ -33,7 +33,7 @@ def _readers() -> Iterator[Mutant]:
     yield Mutant(at, "one token more", today, f"{today} + 1", (agree, draft))
     yield Mutant(at, "one token less", today, f"{today} - 1", (agree,))
     at, local = (
-        "readers._local_pages",
+        "readers.local_pages",
         tuple(f"chunked-local {r} column-fits/local-attention" for r in ("V1", "V2")),
     )
     whole = "minimum(spec.attention_chunk_size, request.num_tokens - first)"
