@@ -317,9 +317,7 @@ _POSITIONS = (
         lambda p, t, r: all_of(t > 0, r > 0),
         lambda p, t, r: p // (t * r) * (t * r) + modulo(p // t, r) * t + modulo(p, t) == p,
         lambda p, t, r: p // (t * r) * (t * r) + modulo(p, r) * t + modulo(p, t) == p,
-        lambda p, t, r: iter(
-            (("floor_nest", (p, t, r)), ("mul_equal", (p // t // r, p // (t * r), t * r)))
-        ),
+        lambda p, t, r: iter((("floor_nest", (p, t, r)), ("mul_equal", (p // t // r, p // (t * r), t * r)))),
     ),
     Lemma(
         "split",

@@ -162,12 +162,16 @@ class Number(Symbolic):
     def expr(self) -> z3.ArithRef:
         """Return the linear solver expression."""
         if self._expr is None:
-            parts = [
-                z3.IntVal(c, self.world.context) if m == () else self.world.term(m) if c == 1 else c * self.world.term(m)
-                for m, c in sorted(self.terms.items())
-            ]
-            self._expr = z3.IntVal(0, self.world.context) if not parts else parts[0] if len(parts) == 1 else z3.Sum(parts)
+            parts = [self._scaled(monomial, count) for monomial, count in sorted(self.terms.items())]
+            zero = z3.IntVal(0, self.world.context)
+            self._expr = zero if not parts else parts[0] if len(parts) == 1 else z3.Sum(parts)
         return self._expr
+
+    def _scaled(self, monomial: Monomial, count: int) -> z3.ArithRef:
+        if monomial == ():
+            return z3.IntVal(count, self.world.context)
+        term = self.world.term(monomial)
+        return term if count == 1 else count * term
 
     def value(self, values: Mapping[Monomial, int]) -> int:
         """Return the number's value under values of the monomials; one without a value counts as 0."""
