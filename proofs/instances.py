@@ -153,9 +153,9 @@ def _shifted(world: Opaque, quotient: Quotient) -> Iterator[Instance]:
         return
     ((divisor, coefficient),) = quotient.divisor.terms.items()
     wholes = {
-        rest: count // coefficient
+        cofactor: count // coefficient
         for monomial, count in quotient.value.terms.items()
-        if (rest := _without(monomial, divisor)) is not None and count % coefficient == 0
+        if (cofactor := _without(monomial, divisor)) is not None and count % coefficient == 0
     }
     if wholes:
         shift = Number(world, wholes)

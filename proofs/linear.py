@@ -162,18 +162,16 @@ class Number(Symbolic):
     def expr(self) -> z3.ArithRef:
         """Return the linear solver expression."""
         if self._expr is None:
-            parts = [self._part(m, c) for m, c in sorted(self.terms.items())]
-            if len(parts) > 1:
-                self._expr = z3.Sum(parts)
-            else:
-                self._expr = parts[0] if parts else z3.IntVal(0, self.world.context)
+            parts = [self._scaled(monomial, count) for monomial, count in sorted(self.terms.items())]
+            zero = z3.IntVal(0, self.world.context)
+            self._expr = zero if not parts else parts[0] if len(parts) == 1 else z3.Sum(parts)
         return self._expr
 
-    def _part(self, monomial: Monomial, coefficient: int) -> z3.ArithRef:
+    def _scaled(self, monomial: Monomial, count: int) -> z3.ArithRef:
         if monomial == ():
-            return z3.IntVal(coefficient, self.world.context)
+            return z3.IntVal(count, self.world.context)
         term = self.world.term(monomial)
-        return term if coefficient == 1 else coefficient * term
+        return term if count == 1 else count * term
 
     def value(self, values: Mapping[Monomial, int]) -> int:
         """Return the number's value under values of the monomials; one without a value counts as 0."""

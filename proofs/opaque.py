@@ -375,7 +375,7 @@ class _Search:
         self._use(
             likely_orders(
                 world,
-                [order for p in scope if not p.defines for order in p.claim.orders],
+                [order for p in scope if p.is_choice or not p.defines for order in p.claim.orders],
                 known=frozenset(self._known),
                 wanted=claim.monomials | (self._known - before),
                 signs=sorted(claim.monomials.union(*(link.monomials for link in links))),

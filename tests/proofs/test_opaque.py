@@ -21,7 +21,7 @@ FAULTY = {"mamba-align", "mamba-all", "uniform-mamba-none", "uniform-mamba-align
 
 
 def proof_of(kind, invariant=ROW_FITS, runner=Runner.V2, known=TODAY, **pins):
-    return opaque_proof(build_problem(Obligation(kind, invariant, runner, known), pins))
+    return opaque_proof(build_problem(Obligation(kind, invariant, runner, known), pins, with_steps=True))
 
 
 def follows(link, without=()):
@@ -35,7 +35,7 @@ def follows(link, without=()):
     "obligation", obligations(TODAY), ids=lambda o: f"{o.kind}-{o.invariant.name}-{o.runner.value}"
 )
 def test_every_claim_of_today_is_proved_link_by_link(obligation):
-    proof = opaque_proof(build_problem(obligation, {}))
+    proof = opaque_proof(build_problem(obligation, {}, with_steps=True))
     assert proof.links[-1].name == "goal"
     earlier = set()
     for link in proof.links:
@@ -49,7 +49,7 @@ def test_every_claim_of_today_is_proved_link_by_link(obligation):
 @pytest.mark.parametrize("kind", ["full-attention", "cross-attention", "mamba-none"])
 def test_claims_of_older_releases_that_hold_are_proved(known, kind):
     for obligation in obligations(known, kinds=[kind]):
-        assert opaque_proof(build_problem(obligation, {})).links
+        assert opaque_proof(build_problem(obligation, {}, with_steps=True)).links
 
 
 @pytest.mark.parametrize("name", ["vllm-0.28", "vllm-0.27", "vllm-0.26"])
@@ -92,7 +92,7 @@ def test_a_divisor_that_may_be_zero_is_not_proved_away(monkeypatch):
 
 @functools.cache
 def column_proof(kind):
-    problem = build_problem(Obligation(kind, COLUMN_FITS, Runner.V2, TODAY), {})
+    problem = build_problem(Obligation(kind, COLUMN_FITS, Runner.V2, TODAY), {}, with_steps=True)
     return problem, opaque_proof(problem)
 
 
