@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from invariants import ROW_FITS, TODAY, Runner, release, specs
+from invariants import COLUMN_FITS, ROW_FITS, TODAY, Runner, release, specs
 from proofs import second
 from proofs.opaque import Unproved
 from proofs.problem import build_problem
