@@ -137,6 +137,11 @@ def _block_is_in_the_row(
     block, _ = layer.place_on_rank(deployment, position)
     made = case.spec.max_num_blocks_per_req(deployment, length)
     width = release.width(deployment, case.spec, runner)
+    if release.name == "vllm-0.25":  # which divides by both kinds of ranks at once
+        ranks = deployment.decode_context_parallel_size * deployment.prefill_context_parallel_size
+        yield cdiv(length, layer.block_size * ranks) <= width
+        yield length <= width * layer.block_size * ranks
+        yield width * layer.block_size * ranks == width * split * layer.kernel_block_size * ranks
     yield block + 1 <= cdiv(length, layer.block_size * deployment.decode_context_parallel_size)
     yield block + 1 <= made
     yield all_of(block + 1 <= width, (block + 1) * split <= width * split)

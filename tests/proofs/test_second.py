@@ -45,7 +45,7 @@ def test_a_link_that_the_solver_does_not_follow_proves_nothing(monkeypatch, solv
     monkeypatch.setattr(second, "_ask", lambda *asked: "unknown")
     opinion = second_opinion(problem_of("mamba-align"), solver)
     assert opinion.stance is Stance.NOT_PROVED
-    assert f"{solver} does not follow step 0 (unknown)" in opinion.detail
+    assert f"{solver} does not follow goal (unknown)" in opinion.detail
     assert unproved_lemmas(solver)
 
 
@@ -102,7 +102,7 @@ def test_text_that_cvc5_cannot_read_proves_nothing(monkeypatch):
     monkeypatch.setattr(second, "script", lambda constraints, logic: "(assert (nonsense 1))")
     opinion = second_opinion(problem_of("mamba-align"))
     assert opinion.stance is Stance.NOT_PROVED
-    assert "cvc5 does not follow step 0 (error: " in opinion.detail
+    assert "cvc5 does not follow goal (error: " in opinion.detail
 
 
 def test_a_missing_solver_is_named_with_what_to_install(monkeypatch):
