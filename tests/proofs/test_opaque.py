@@ -49,7 +49,7 @@ def test_claims_of_today_are_proved_link_by_link(obligation):
 @pytest.mark.parametrize("kind", ["full-attention", "cross-attention", "mamba-none"])
 def test_claims_of_older_releases_that_hold_are_proved(known, kind):
     for obligation in obligations(known, kinds=[kind], invariants=(ROW_FITS, COLUMN_FITS)):
-        assert opaque_proof(build_problem(obligation, {})).links
+        assert opaque_proof(build_problem(obligation, {}, with_steps=True)).links
 
 
 @pytest.mark.parametrize("name", ["vllm-0.28", "vllm-0.27", "vllm-0.26"])

@@ -61,7 +61,7 @@ def test_a_query_says_what_it_asks(tmp_path):
     head = [line for line in path.read_text().splitlines() if line.startswith(";")]
     assert head[0].startswith("; claim    column-fits: every column that a kernel computes")
     assert "; spec     full-attention on V2" in head
-    assert "; release  today (vLLM 0.29 to 0.33)" in head
+    assert "; release  today (vLLM 0.29 to 0.33, gaps closed)" in head
     assert "; pinned   max_model_len=512" in head
     assert "; budget   rlimit 20,000,000" in head
     assert any(z3.get_version_string() in line for line in head)
