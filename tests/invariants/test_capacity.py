@@ -8,9 +8,12 @@ from invariants import (
     Deployment,
     FirstFailure,
     FullAttentionSpec,
+    HiSparseResidentSpec,
     MambaAlignSpec,
     Request,
     Runner,
+    SlidingWindowSpec,
+    UniformTypeSpec,
     build_case,
     column,
     entries,
@@ -175,3 +178,48 @@ def test_the_failing_request_is_the_largest_one_with_its_tokens_or_its_encoder_t
     assert FirstFailure(5, of_encoder=True).request(largest) == Request(
         num_tokens=31, num_encoder_tokens=5, reads_host_history=False
     )
+
+
+@pytest.mark.parametrize("runner", Runner)
+@pytest.mark.parametrize("dcp_sharded", [True, False])
+@pytest.mark.parametrize("num_tokens", range(1, 24))
+def test_the_run_before_the_last_one_is_looked_at_where_it_reaches_further_into_its_block(
+    runner, dcp_sharded, num_tokens
+):
+    """With kernel blocks of one token, position 3 is column 3 of rank 0, position 4 column 0 of rank 1."""
+    deployment = Deployment(max_model_len=24, decode_context_parallel_size=2, cp_kv_cache_interleave_size=4)
+    spec = FullAttentionSpec(block_size=4, blocks_per_kv_block=4, dcp_sharded=dcp_sharded)
+    request = Request(num_tokens=num_tokens)
+    read = columns_read(deployment, spec, request, runner)
+    assert read[largest_access(deployment, spec, request, runner=runner)] == max(read.values())
+
+
+def test_the_formulas_of_the_release_decide_which_run_reaches_further():
+    """Version 0.28 divides by dcp at once: position 4 is column 2 and position 3 column 1."""
+    deployment = Deployment(max_model_len=9, decode_context_parallel_size=2, cp_kv_cache_interleave_size=4)
+    spec, request = FullAttentionSpec(block_size=4, blocks_per_kv_block=4), Request(num_tokens=5)
+    assert largest_access(deployment, spec, request).position == 3
+    assert largest_access(deployment, spec, request, release="vllm-0.28").position == 4
+    assert first_outside(deployment, spec, 2, release="vllm-0.28") == FirstFailure(5)
+
+
+def test_a_release_that_divides_by_prefill_ranks_is_searched_by_its_own_lists_and_columns():
+    """Version 0.25 spreads a block of 16 over two ranks, so that 33 tokens start a second one."""
+    deployment = Deployment(max_model_len=65, prefill_context_parallel_size=2)
+    mamba, attention = MambaAlignSpec(block_size=16), FullAttentionSpec(block_size=16)
+    assert entries_needed(deployment, mamba, release="vllm-0.25") == 2
+    assert first_overflow(deployment, mamba, 1, release="vllm-0.25") == FirstFailure(33)
+    assert first_outside(deployment, attention, 1, runner=Runner.V1, release="vllm-0.25") == FirstFailure(33)
+    assert first_outside(deployment, attention, 1, runner=Runner.V1) == FirstFailure(17)
+
+
+def test_a_window_of_one_token_reads_a_request_of_one_token():
+    spec = SlidingWindowSpec(block_size=16, sliding_window=1)
+    assert largest_access(Deployment(max_model_len=4), spec, Request(num_tokens=1)).position == 0
+
+
+def test_a_wrapper_is_read_on_the_runners_that_read_what_it_wraps():
+    spec, request = UniformTypeSpec(inner=HiSparseResidentSpec(block_size=16)), Request(num_tokens=20)
+    deployment = Deployment(max_model_len=64)
+    assert largest_access(deployment, spec, request, runner=Runner.V1) is None
+    assert largest_access(deployment, spec, request, runner=Runner.V2).position == 19
