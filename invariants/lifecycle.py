@@ -367,10 +367,21 @@ _BEFORE = Given(
 
 
 def _keeps(step: Step, at: Now) -> bool:
+    """Return whether a step leaves the row sound.
+
+    One that runs also starts no further than tokens are computed, counts no more as computed than it ran, and
+    leaves a list that its tokens fit.
+    """
     after = step.after(at)
     if not step.runs:
         return row_invariant(at, after)
-    return all_of(row_invariant(at, after), after.listed_blocks >= at.needed)
+    there = where(at.state.running, at.state.computed_tokens, at.move.hit_tokens + at.move.external_tokens)
+    return all_of(
+        row_invariant(at, after),
+        after.listed_blocks >= blocks(at.deployment, at.case.spec, at.case.request, release=at.release),
+        at.start <= there,
+        after.computed_tokens <= at.end,
+    )
 
 
 def _sides(step: Step, at: Now) -> tuple[Side, ...]:
@@ -394,8 +405,10 @@ def _clash(step: Step, case: Case, values: tuple[int, ...]) -> str:
         return f"{step.name} leaves {counted} entries in a row of {width}: {beyond}"
     if needed and listed < needed[0]:
         return f"{step.name} leaves a list of {listed} where the step's tokens need {needed[0]}"
-    if computed > known:
-        return f"{step.name} leaves {computed} computed tokens of {known}"
+    if computed > min(known, case.request.num_tokens):
+        return (
+            f"{step.name} leaves {computed} computed tokens of {known}, {case.request.num_tokens} of them run"
+        )
     if known > longest:
         return f"{step.name} leaves {plural(known, 'token')} where max_model_len is {longest}"
     return f"{step.name} leaves {counted} entries in the row for a list of {listed}"
