@@ -25,7 +25,7 @@ prove: $(VENV)/.test
 	$(BIN)/python -m proofs.mutants
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ from proofs.verdicts import SOLVERS, Obligation, Outcome, Verdict
 
 __all__ = ["decide_all", "interrupts_blocked", "solver_context"]
 
-_MOST_PER_CHILD = 8
+_MOST_PER_CHILD = 12
 """Obligations that one process decides, each in a solver context of its own: a start costs more than most."""
 _PULSE_SECONDS = 0.1
 _WALL_SECONDS = 60.0

@@ -56,9 +56,10 @@ def test_a_session_of_the_checker_prints_what_the_readme_shows(command, output, 
 
 def test_the_readme_has_sessions_of_both_verdicts():
     shown = "".join(output for _, output in SESSIONS)
-    assert len(SESSIONS) == 4
+    assert len(SESSIONS) == 5
     assert "REFUTED  mamba-align" in shown
     assert "2 PROVED, 0 REFUTED" in shown
+    assert "reached from an empty row in" in shown
 
 
 def test_the_audit_example_prints_what_the_readme_shows(capsys):
