@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from invariants import ROW_FITS, Runner, release
+from proofs.decide import decide
+from proofs.drawing import row_svg
+from proofs.verdicts import Obligation
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
@@ -52,6 +57,13 @@ def test_a_session_of_the_checker_prints_what_the_readme_shows(command, output, 
     printed = done.stdout[: done.stdout.index("\n\n")] if "\n\n" not in output else done.stdout
     assert same_on_every_run(printed).strip() == same_on_every_run(output).strip()
     assert done.returncode == (1 if "REFUTED  " in output else 0)
+
+
+def test_the_readmes_picture_is_what_the_report_draws_of_the_reference_case():
+    pins = {"max_model_len": 512, "block_size": 16, "decode_context_parallel_size": 2}
+    found = decide(Obligation("mamba-align", ROW_FITS, Runner.V2, release("vllm-0.28")), pins)
+    assert "](.github/fault.svg)" in README
+    assert (ROOT / ".github" / "fault.svg").read_text(encoding="utf-8") == row_svg(found.counterexample)
 
 
 def test_the_readme_has_sessions_of_both_verdicts():
