@@ -119,6 +119,8 @@ def _main_release(options: argparse.Namespace) -> int:
     excluded = _unsupported(asked, pins) if options.width else {}
     _refuse_without_a_case((o for i, o in enumerate(asked) if i not in excluded), pins)
     _require_solver(options.solver)
+    if options.solver != SOLVERS[0] and (options.ceilings or options.store_ceilings):
+        raise UsageError("ceilings are of what z3 alone costs: leave --solver out")
     reports = _reports(options, Run(release, pins, asked, left_out, options.width))
     if options.emit_test:
         _write(options.emit_test, "")
