@@ -92,6 +92,8 @@ _ASSUMPTIONS: Mapping[str, str] = {
     "that sets it later is not checked by the engine.",
     "cross-attention-not-sharded": "Serve encoder-decoder models with decode_context_parallel_size 1; the "
     "engine does not refuse more.",
+    "one-group-under-context-parallelism": "Nothing: vLLM 0.25 refuses several groups under dcp or pcp.",
+    "no-prefix-search-under-context-parallelism": "Nothing: vLLM 0.25 asserts it when it looks up a prompt.",
     "cache-mode": "Let the engine choose the Mamba cache mode from enable_prefix_caching. A pinned value "
     "that contradicts it skips the claims of the other mode.",
     "state-block-covers-context": "Leave mamba_block_size alone without prefix caching: the engine sets it "

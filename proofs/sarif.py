@@ -42,7 +42,8 @@ _NO_ERROR_EXITS = frozenset({0, 1, 3, 4})
 
 def sarif_text(run: Run, outcomes: Mapping[int, Outcome], exit_code: int | None) -> str:
     """Return the file's text; without an exit code the run is incomplete."""
-    rules = [i for i in INVARIANTS if any(o.invariant.name == i.name for o in run.asked)]
+    first = {i.name: i for i in reversed(INVARIANTS)}
+    rules = [i for n, i in reversed(first.items()) if any(o.invariant.name == n for o in run.asked)]
     places = {rule.name: index for index, rule in enumerate(rules)}
     results = [
         _result(run, run.asked[index], outcome, places)

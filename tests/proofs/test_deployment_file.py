@@ -188,15 +188,6 @@ def test_the_largest_column_may_be_in_the_run_of_another_rank():
     assert (found.overflow.tokens, found.outside.tokens) == (1, 9)
 
 
-def test_a_ring_on_v1_says_that_its_columns_are_not_checked(write):
-    text = 'max_model_len = 131072\n[[groups]]\ntype = "CircularBufferSpec"\nblock_size = 8\n'
-    done = run("--deployment", str(write(text)), "--runner", "V1")
-    assert done.returncode == 0
-    assert "needs 1 of 16 entries, slack 15 (60 bytes a row); columns not checked" in done.stdout
-    assert "columns not checked: V1 maps a ring by position" in done.stdout
-    assert "needs 1 of 1 entry" in run("--deployment", str(write(text))).stdout
-
-
 def test_a_cross_attention_row_fails_by_encoder_tokens():
     found = only(
         "cross-attention",
@@ -551,7 +542,7 @@ def test_the_verdict_agrees_with_every_request_and_every_access_tried(data, rele
         if by_encoder
         else {n: Request(num_tokens=n) for n in range(1, longest + 1)}
     )
-    held = {n: entries(case.deployment, spec, request) for n, request in requests.items()}
+    held = {n: entries(case.deployment, spec, request, release=release) for n, request in requests.items()}
     states = getattr(layer, "num_speculative_blocks", getattr(layer, "blocks_per_request", 0))
     rules = {"runner": runner, "release": release}
     columns = {

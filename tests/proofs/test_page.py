@@ -20,7 +20,7 @@ from proofs.decide import decide
 from proofs.files import Run
 from proofs.page import page_text, replay_command
 from proofs.plots import describe, plot_svg, sweep
-from proofs.verdicts import Obligation, Outcome, RowPicture, Verdict
+from proofs.verdicts import Obligation, Outcome, RowPicture, TraceStep, Verdict
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -213,19 +213,9 @@ def test_a_function_of_the_users_own_is_replayed_with_it():
 
 
 def test_a_finer_claim_and_its_steps_are_shown():
-    @dataclasses.dataclass
-    class Step:
-        name: str
-        before: dict
-        after: dict
-
-    @dataclasses.dataclass(frozen=True)
-    class Traced(type(FOUND)):
-        trace: tuple = ()
-
     finer = GATHER
-    fields = {f.name: getattr(FOUND, f.name) for f in dataclasses.fields(FOUND)} | {"row": None, "chain": ()}
-    found = Traced(**fields, trace=(Step("admit", {"held": 0, "kept": 1}, {"held": 3, "kept": 1}),))
+    step = TraceStep("admit", {}, {"held": 0, "kept": 1}, {"held": 3, "kept": 1})
+    found = dataclasses.replace(FOUND, row=None, chain=(), trace=(step,), reached="reached in 1 step")
     text = page_text(Run(RUN.release, {}, [finer]), {0: Outcome(Verdict.REFUTED, counterexample=found)}, 1)
     assert "column-fits/gather" in text
     assert "1. admit" in text
