@@ -50,7 +50,7 @@ def test_findings_are_the_claims_that_are_neither_proved_nor_skipped():
 def test_every_result_points_at_its_rule_and_each_rule_says_what_to_do():
     run = document()
     rules = run["tool"]["driver"]["rules"]
-    assert [rule["id"] for rule in rules] == list(dict.fromkeys(o.invariant.name for o in ASKED))
+    assert [rule["id"] for rule in rules] == list(dict.fromkeys(o.invariant.name for o in RUN.asked))
     assert all(rules[r["ruleIndex"]]["id"] == r["ruleId"] for r in run["results"])
     assert all("What to do" in rule["help"]["markdown"] for rule in rules)
 
