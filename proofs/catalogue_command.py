@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +13,21 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from proofs.console import WIDE, Parser, PipedConsole, Signals, Stopped, UsageError, one_of, run_command, say
+from proofs.console import (
+    WIDE,
+    Parser,
+    PipedConsole,
+    Signals,
+    Stopped,
+    UsageError,
+    one_of,
+    opened,
+    run_command,
+    saved,
+    say,
+)
 from proofs.faults import FAULTS, UNMODELLED, Claim, Fault, Unmodelled
+from proofs.files import JsonFile
 from proofs.reproduce import Example, Finding, check_fault
 from proofs.verdicts import EXIT_INTERNAL, EXIT_USAGE
 
@@ -53,7 +64,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     if not asked:
         reasons = "; ".join(_left_out_line(item) for item in left_out)
         raise UsageError(f"nothing to reproduce: {reasons}")
-    report = _JsonFile(options.json) if options.json else None
+    report = opened(options.json, lambda path: JsonFile(path, SCHEMA, ((), ()), _document))
     started, findings = time.perf_counter(), list[Finding]()
     try:
         for finding in _findings(asked):
@@ -66,12 +77,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         )
         if report is not None:
             with suppress(OSError):  # the file says already that it is incomplete
-                report.write(findings, left_out, exit_code=None)
+                report.write((findings, left_out), exit_code=None)
         return 128 + stopped.number
     _print_left_out(console, left_out)
     console.print(f"\n{_tally(findings, left_out)}; {time.perf_counter() - started:.1f} s")
     code = 0 if all(finding.holds for finding in findings) else 1
-    return code if report is None else _saved(report, findings, left_out, code)
+    return code if report is None else saved(_PROGRAM, report, (findings, left_out), code)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,52 +211,12 @@ def _tally(findings: Sequence[Finding], left_out: Sequence[Unmodelled]) -> str:
     )
 
 
-def _saved(report: _JsonFile, findings: Sequence[Finding], left_out: Sequence[Unmodelled], code: int) -> int:
-    """Write the report; a failure to write is an error of its own and changes no finding."""
-    try:
-        report.write(findings, left_out, exit_code=code)
-    except OSError as error:
-        say(_PROGRAM, f"the JSON report was not written: {error}")
-        return code or EXIT_USAGE
-    return code
-
-
-class _JsonFile:
-    """The JSON file of a run: marked incomplete from the start, replaced as a whole at the end."""
-
-    def __init__(self, path: Path) -> None:
-        if str(path) == "-":
-            raise UsageError("--json takes a file; /dev/stdout is one")
-        self._is_stream = path.is_relative_to("/dev") or path.is_relative_to("/proc") or path.is_fifo()
-        self._path = path if self._is_stream else path.resolve()
-        try:
-            self.write([], [], exit_code=None)
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-    def write(
-        self, findings: Sequence[Finding], left_out: Sequence[Unmodelled], *, exit_code: int | None
-    ) -> None:
-        document = {
-            "schema": SCHEMA,
-            "complete": exit_code is not None,
-            "exit_code": exit_code,
-            "faults": [_entry(finding) for finding in findings],
-            "not_modelled": [{"threads": item.threads, "reason": item.reason} for item in left_out],
-        }
-        text = json.dumps(document, indent=2) + "\n"
-        if self._is_stream:
-            if exit_code is not None:  # a pipe or a device has no incomplete state
-                self._path.write_text(text, encoding="utf-8")
-            return
-        if self._path.is_dir():
-            raise IsADirectoryError(f"{self._path} is a directory")
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(self._path)
-        finally:
-            beside.unlink(missing_ok=True)
+def _document(known: tuple[Sequence[Finding], Sequence[Unmodelled]]) -> dict[str, Any]:
+    findings, left_out = known
+    return {
+        "faults": [_entry(finding) for finding in findings],
+        "not_modelled": [{"threads": item.threads, "reason": item.reason} for item in left_out],
+    }
 
 
 def _entry(finding: Finding) -> dict[str, Any]:

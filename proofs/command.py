@@ -8,11 +8,11 @@ import importlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -41,14 +41,16 @@ from proofs.console import (
     closest,
     echo,
     one_of,
+    opened,
     run_command,
+    saved,
     say,
 )
 from proofs.deployment_file import shown_path
 from proofs.emit import test_file
 from proofs.explain import ENTRIES, explain_text
 from proofs.files import OutputFile, Report, Run, RunFile
-from proofs.fleet import FleetJson, check_file, fleet_exit_code, print_fleet
+from proofs.fleet import check_file, fleet_exit_code, fleet_json, print_fleet
 from proofs.junit import junit_text
 from proofs.matrix import ALL, Matrix, MatrixReport, fixed_otherwise, shared_claims
 from proofs.own_width import OwnWidthError, UnsupportedSpecError, load_width
@@ -59,7 +61,6 @@ from proofs.verdicts import (
     EXIT_CODES,
     EXIT_DRIFT,
     EXIT_INTERNAL,
-    EXIT_USAGE,
     SOLVERS,
     Obligation,
     Outcome,
@@ -72,7 +73,6 @@ from proofs.verdicts import (
 __all__ = ["main"]
 
 _INVARIANT_NAMES = tuple(dict.fromkeys(name for i in INVARIANTS for name in (i.name, i.label)))
-_Report = TypeVar("_Report")
 _PROGRAM = "python -m proofs.check"
 _MOST_JOBS = 1024
 _MOST_DIGITS = 40
@@ -170,7 +170,7 @@ def _main_matrix(options: argparse.Namespace) -> int:
         shared = shared_claims(asked_here, pins, pulse=Signals.raise_if_seen)
         _refuse_without_a_case((o for i, o in asked_here.items() if i not in shared), pins)
     Signals.raise_if_seen()
-    report = _opened(options.json, lambda file: MatrixReport(file, pins, asked, shared))
+    report = opened(options.json, lambda file: MatrixReport(file, pins, asked, shared))
     if options.emit_test:
         _write(options.emit_test, "")
     view = Matrix(console, asked, shared)
@@ -210,14 +210,15 @@ def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namesp
     if twice := next((p for p in options.deployment if options.deployment.count(p) > 1), None):
         raise UsageError(f"--deployment {shown_path(twice)} is given twice")
     runner = Runner(options.runner[0]) if options.runner else None
-    report = _opened(options.json, FleetJson)
+    report = opened(options.json, fleet_json)
     reports = []
     for path in options.deployment:
         reports.append(check_file(path, release=_release(options.release), runner=runner))
         if mistake := reports[-1].mistake:
             _say(f"{reports[-1].name}: {mistake}")
     print_fleet(PipedConsole(highlight=False, markup=False, width=WIDE), reports)
-    return _saved([report] if report else [], reports, fleet_exit_code(reports))
+    code = fleet_exit_code(reports)
+    return code if report is None else saved(_PROGRAM, report, reports, code)
 
 
 def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
@@ -460,18 +461,6 @@ class _Lines:
         )
 
 
-def _opened(path: Path | None, start: Callable[[Path], _Report]) -> _Report | None:
-    """Start a JSON report, so that a file that cannot be written is told before anything else."""
-    if path is None:
-        return None
-    if str(path) == "-":
-        raise UsageError("--json takes a file; /dev/stdout is one")
-    try:
-        return start(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-
 def _reports(options: argparse.Namespace, run: Run) -> list[Report]:
     """Start every file that the call asks for, each as a marker that says that it is incomplete.
 
@@ -551,7 +540,8 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
         finally:
             decided.close()
     view.end(outcomes, time.perf_counter() - started)
-    return outcomes, _saved(reports, outcomes, code)
+    codes = [saved(_PROGRAM, report, outcomes, code) for report in reports]
+    return outcomes, max([code, *codes])
 
 
 def _require_solver(solver: str) -> None:
@@ -615,18 +605,6 @@ def _costs(
     if not compared.drifted and not compared.note:
         console.print("every cost is below its ceiling", soft_wrap=True)
     return EXIT_DRIFT if compared.drifted else code
-
-
-def _saved(reports: Iterable[Report | FleetJson], outcomes: Any, code: int) -> int:
-    """Write the reports; a failure to write is an error of its own and changes no verdict."""
-    saved = code
-    for report in reports:
-        try:
-            report.write(outcomes, exit_code=code)
-        except OSError as error:
-            _say(f"the {report.name} was not written: {error}")
-            saved = code or EXIT_USAGE
-    return saved
 
 
 def _interrupted(

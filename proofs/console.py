@@ -13,8 +13,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -27,16 +28,33 @@ __all__ = [
     "Signals",
     "Stopped",
     "UsageError",
+    "Written",
     "closest",
     "echo",
     "one_of",
+    "opened",
     "run_command",
+    "saved",
     "say",
 ]
 
 WIDE = 10_000
 """Lines are never folded, whatever the terminal's width says."""
 _LONGEST_ECHO = 60
+
+
+_File = TypeVar("_File")
+
+
+class Written(Protocol):
+    """A file about a run."""
+
+    @property
+    def name(self) -> str:
+        """What a message calls it."""
+
+    def write(self, known: Any, /, *, exit_code: int | None) -> None:
+        """Write what is known; with an exit code the run is complete."""
 
 
 class UsageError(Exception):
@@ -97,6 +115,32 @@ def run_command(program: str, body: Callable[[], int]) -> int:
         traceback.print_exc()
         say(program, "internal error; nothing is claimed")
         code = EXIT_INTERNAL
+    return code
+
+
+def opened(path: Path | None, start: Callable[[Path], _File]) -> _File | None:
+    """Start a JSON file if one is asked for: one that cannot be written is told before anything else.
+
+    Raises:
+        UsageError: it cannot be.
+    """
+    if path is None:
+        return None
+    if str(path) == "-":
+        raise UsageError("--json takes a file; /dev/stdout is one")
+    try:
+        return start(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def saved(program: str, report: Written, known: Any, code: int) -> int:
+    """Write a file about a run; a failure to write is an error of its own and changes no finding."""
+    try:
+        report.write(known, exit_code=code)
+    except OSError as error:
+        say(program, f"the {report.name} was not written: {error}")
+        return code or EXIT_USAGE
     return code
 
 
@@ -163,8 +207,10 @@ def one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], s
 
 
 def closest(text: str, names: Iterable[str]) -> str:
-    """Return a hint at the name that was perhaps meant, or nothing."""
-    close = difflib.get_close_matches(text, names, n=1)
+    """Return a question that names what was probably meant, whatever its case, or nothing."""
+    known, short = list(names), text[:_LONGEST_ECHO]
+    close = [name for name in known if name.lower() == short.lower()]
+    close = close or difflib.get_close_matches(short, known, n=1)
     return f"did you mean {close[0]}?" if close else ""
 
 

@@ -50,24 +50,29 @@ def decide(obligation: Obligation, pins: Mapping[str, int | bool], *, solver: st
     started, session = time.perf_counter(), _Session(obligation, pins)
     try:
         with _no_collection():
+            session.problem = build_problem(obligation, pins, session.context)
             outcome = _SOLVED_BY[solver](session)
     except Exception as error:  # noqa: BLE001  # whatever went wrong is this claim's verdict, not a crash
         outcome = Outcome(Verdict.ERROR, f"{type(error).__name__}: {error}")
     return dataclasses.replace(outcome, seconds=time.perf_counter() - started, rlimit=session.rlimit)
 
 
+def _by_z3(session: _Session) -> Outcome:
+    return session.settled() or session.decide()
+
+
 def _by_both(session: _Session) -> Outcome:
-    outcome = session.decide()
-    if outcome.verdict is not Verdict.PROVED:
-        return outcome
-    return _confirmed(outcome, session.second_opinion())
+    outcome = _by_z3(session)
+    return _confirmed(outcome, session.second_opinion()) if outcome.verdict is Verdict.PROVED else outcome
 
 
 def _by_cvc5(session: _Session) -> Outcome:
+    if outcome := session.settled():
+        return outcome
     opinion = session.second_opinion()
-    if opinion.stance is Stance.PROVED:
-        return Outcome(Verdict.PROVED, used=opinion.assumptions, second=_route(opinion))
-    return _confirmed(session.decide(), opinion)
+    if opinion.stance is not Stance.PROVED:
+        return _confirmed(session.decide(), opinion)
+    return dataclasses.replace(session.proved(opinion.assumptions), second=_route(opinion))
 
 
 def _confirmed(outcome: Outcome, opinion: Opinion) -> Outcome:
@@ -88,7 +93,7 @@ def _route(opinion: Opinion) -> str:
 
 
 _SOLVED_BY: Mapping[str, Callable[[_Session], Outcome]] = {
-    "z3": lambda session: session.decide(),
+    "z3": _by_z3,
     "cvc5": _by_cvc5,
     "both": _by_both,
 }
@@ -125,31 +130,46 @@ class _Session:
     pins: Mapping[str, int | bool]
     rlimit: int = 0
     context: z3.Context = field(default_factory=z3.Context)
+    problem: Problem = field(init=False)
+    witness: Values | None = None
+    slack: int | None = None
     nearest: int | None = None
     """Which of the claim's preferences the counterexample keeps; None if it keeps none."""
 
-    def decide(self) -> Outcome:
-        problem = build_problem(self.obligation, self.pins, self.context)
-        solver = self._solver(problem)
-        if not self._divisors_positive(solver, problem):
+    def settled(self) -> Outcome | None:
+        """Say what a claim comes to that nobody need prove: it has no case, or divides by what may be zero.
+
+        None where there is something to prove. Whoever proves it, the case that this found is its witness.
+        """
+        solver = self._solver(self.problem)
+        if not self._divisors_positive(solver, self.problem):
             return Outcome(Verdict.ERROR, "a formula divides by what may not be positive")
-        witness, slack = self._near_miss(problem)
-        if witness is None:
-            answer = self._check(solver)
-            if answer == z3.unsat:
-                return self._without_a_case(solver)
-            if answer == z3.unknown:
-                return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
-            witness = self._legal(problem.read(solver.model()))
-        answer = self._goal(solver, problem)
+        self.witness, self.slack = self._near_miss(self.problem)
+        if self.witness is not None:
+            return None
+        answer = self._check(solver)
+        if answer == z3.unsat:
+            return self._without_a_case(solver)
+        if answer == z3.unknown:
+            return Outcome(Verdict.UNKNOWN, f"are the assumptions satisfiable? {_reason(solver)}")
+        self.witness = self._legal(self.problem.read(solver.model()))
+        return None
+
+    def decide(self) -> Outcome:
+        """Let Z3 prove the claim as it stands, or break it."""
+        answer = self._goal(self._solver(self.problem), self.problem)
         if answer.result == z3.unsat:
-            used = tuple(n for n in problem.assumptions if n == SIZES or n in answer.core)
-            unused = tuple(n for n in problem.assumptions if n not in used)
-            if witness is None or (slack is None and problem.margin is not None):
-                witness, slack = self._slack(problem, witness)
-            return Outcome(Verdict.PROVED, used=used, unused=unused, witness=witness, slack=slack)
+            return self.proved(answer.core)
         found = self._search_linear() if answer.found is None else answer.found
         return Outcome(Verdict.UNKNOWN, answer.reason) if found is None else self._refute(found)
+
+    def proved(self, core: Collection[str]) -> Outcome:
+        """Return a proof that took these assumptions, with the case that comes closest to breaking it."""
+        used = tuple(n for n in self.problem.assumptions if n == SIZES or n in core)
+        unused = tuple(n for n in self.problem.assumptions if n not in used)
+        if self.witness is None or (self.slack is None and self.problem.margin is not None):
+            self.witness, self.slack = self._slack(self.problem, self.witness)
+        return Outcome(Verdict.PROVED, used=used, unused=unused, witness=self.witness, slack=self.slack)
 
     def _without_a_case(self, solver: z3.Solver) -> Outcome:
         """Tell a claim that says nothing from one of which the pinned values leave nothing."""

@@ -9,7 +9,6 @@ path of the key at fault.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import re
@@ -37,6 +36,7 @@ from invariants import (
     require_legal,
 )
 from invariants.parameters import parameters_of, size
+from proofs.console import closest
 from proofs.verdicts import spec_of_kind
 
 __all__ = [
@@ -285,9 +285,7 @@ def _shown(value: object) -> str:
 
 def _closest(name: str, known: Iterable[str], *, otherwise: str = "allowed: {}") -> str:
     names = list(known)
-    short = name[:_LONGEST_ECHO]
-    close = [n for n in names if n.lower() == short.lower()] or difflib.get_close_matches(short, names, n=1)
-    return f"did you mean {close[0]}?" if close else otherwise.format(", ".join(names))
+    return closest(name, names) or otherwise.format(", ".join(names))
 
 
 def _table(where: str, content: object) -> _Table:

@@ -6,18 +6,19 @@ says so in the file's own format, and stays that if the run is killed.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from invariants import Release
 from proofs.verdicts import Obligation, Outcome
 
-__all__ = ["OutputFile", "Render", "Report", "Run", "RunFile", "version", "versions"]
+__all__ = ["JsonFile", "OutputFile", "Render", "Report", "Run", "RunFile", "version", "versions"]
 
 
 def _is_stream(path: Path) -> bool:
@@ -52,6 +53,31 @@ class OutputFile:
             beside.replace(self._path)
         finally:
             beside.unlink(missing_ok=True)
+
+
+class JsonFile:
+    """A JSON file about a run: marked incomplete from the start, replaced as a whole at the end."""
+
+    name = "JSON report"
+
+    def __init__(
+        self, path: Path, schema: str, nothing: Any, body: Callable[[Any], Mapping[str, Any]]
+    ) -> None:
+        """Write the incomplete marker, which also shows that the path can be written.
+
+        `body` says in the layout of `schema` what is known; `nothing` is what is known at the start.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._file, self._schema, self._body = OutputFile(path), schema, body
+        self.write(nothing, exit_code=None)
+
+    def write(self, known: Any, *, exit_code: int | None) -> None:
+        """Write what is known; with an exit code the run is complete."""
+        head = {"schema": self._schema, "complete": exit_code is not None, "exit_code": exit_code}
+        text = json.dumps({**head, **self._body(known)}, indent=2) + "\n"
+        self._file.write(text, complete=exit_code is not None)
 
 
 class Report(Protocol):

@@ -12,7 +12,6 @@ is an upper bound: entries whose block has left a window, or whose state is no l
 from __future__ import annotations
 
 import enum
-import json
 import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -43,17 +42,17 @@ from invariants import (
 from invariants.parameters import parameters_of
 from proofs.chain import arithmetic, traced_case
 from proofs.deployment_file import DeploymentFile, DeploymentFileError, Group, read_deployment, shown_path
-from proofs.files import OutputFile, version
+from proofs.files import JsonFile, version
 
 __all__ = [
     "SCHEMA",
     "FileReport",
     "Fit",
-    "FleetJson",
     "GroupReport",
     "check_file",
     "check_group",
     "fleet_exit_code",
+    "fleet_json",
     "print_fleet",
     "tally",
 ]
@@ -286,32 +285,22 @@ def _tokens(first: FirstFailure) -> str:
     return _counted(first.tokens, unit, f"{unit}s")
 
 
-class FleetJson:
-    """The JSON file of a run: marked incomplete from the start, promoted at the end."""
+def fleet_json(path: Path) -> JsonFile:
+    """Start the JSON file of a run over some files.
 
-    name = "JSON report"
+    Raises:
+        OSError: it cannot be written.
+    """
+    return JsonFile(path, SCHEMA, (), _document)
 
-    def __init__(self, path: Path) -> None:
-        """Write the incomplete marker, which also shows that the path can be written.
 
-        Raises:
-            OSError: it cannot.
-        """
-        self._file = OutputFile(path)
-        self.write([], exit_code=None)
-
-    def write(self, reports: Sequence[FileReport], *, exit_code: int | None) -> None:
-        """Write what is known; with an exit code the run is complete."""
-        document = {
-            "schema": SCHEMA,
-            "complete": exit_code is not None,
-            "exit_code": exit_code,
-            "versions": {name: version(name) for name in ("rowbound", "rich")}
-            | {"python": platform.python_version()},
-            "tally": tally(reports),
-            "files": [_file_entry(report) for report in reports],
-        }
-        self._file.write(json.dumps(document, indent=2) + "\n", complete=exit_code is not None)
+def _document(reports: Sequence[FileReport]) -> dict[str, Any]:
+    named = {name: version(name) for name in ("rowbound", "rich")}
+    return {
+        "versions": named | {"python": platform.python_version()},
+        "tally": tally(reports),
+        "files": [_file_entry(report) for report in reports],
+    }
 
 
 def _file_entry(report: FileReport) -> dict[str, Any]:

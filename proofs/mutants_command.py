@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections import Counter
@@ -15,8 +14,19 @@ from typing import Any
 from rich.text import Text
 
 from invariants import TODAY
-from proofs.console import WIDE, Parser, PipedConsole, Stopped, UsageError, echo, run_command, say
-from proofs.files import OutputFile, versions
+from proofs.console import (
+    WIDE,
+    Parser,
+    PipedConsole,
+    Stopped,
+    UsageError,
+    echo,
+    opened,
+    run_command,
+    saved,
+    say,
+)
+from proofs.files import JsonFile, versions
 from proofs.mutant_pool import Fate, Finding, Question, check_all
 from proofs.mutated import MUTANTS
 from proofs.mutations import Mutant
@@ -55,7 +65,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         for mutant in asked:
             console.print(*_description(mutant), sep="\n")
         return 0
-    report = _JsonFile(options.json) if options.json else None
+    report = opened(options.json, lambda path: JsonFile(path, SCHEMA, (), _document))
     started, findings = time.perf_counter(), list[Finding]()
     try:
         for finding in _in_order(asked, options.jobs or os.cpu_count() or 1):
@@ -75,7 +85,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     console.print(f"\n{_tally(findings)}; {time.perf_counter() - started:.1f} s")
     fates = {finding.fate for finding in findings}
     code = next((code for fate, code in _SEVERITY if fate in fates), 0)
-    return code if report is None else _saved(report, findings, code)
+    return code if report is None else saved(_PROGRAM, report, findings, code)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -189,38 +199,12 @@ def _tally(findings: Sequence[Finding]) -> str:
     )
 
 
-def _saved(report: _JsonFile, findings: Sequence[Finding], code: int) -> int:
-    """Write the report; a failure to write is an error of its own and changes no finding."""
-    try:
-        report.write(findings, exit_code=code)
-    except OSError as error:
-        say(_PROGRAM, f"the JSON report was not written: {error}")
-        return code or EXIT_USAGE
-    return code
-
-
-class _JsonFile:
-    """The JSON file of a run: marked incomplete from the start, replaced as a whole at the end."""
-
-    def __init__(self, path: Path) -> None:
-        if str(path) == "-":
-            raise UsageError("--json takes a file; /dev/stdout is one")
-        self._file = OutputFile(path)
-        try:
-            self.write([], exit_code=None)
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-    def write(self, findings: Sequence[Finding], *, exit_code: int | None) -> None:
-        document = {
-            "complete": exit_code is not None,
-            "schema": SCHEMA,
-            "exit_code": exit_code,
-            "release": TODAY.name,
-            "versions": versions(),
-            "mutants": [_entry(finding) for finding in findings],
-        }
-        self._file.write(json.dumps(document, indent=2) + "\n", complete=exit_code is not None)
+def _document(findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "release": TODAY.name,
+        "versions": versions(),
+        "mutants": [_entry(finding) for finding in findings],
+    }
 
 
 def _entry(finding: Finding) -> dict[str, Any]:

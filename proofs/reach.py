@@ -149,10 +149,10 @@ class _Unrolled:
     def _moment(self, depth: int, state: RowState, kind: z3.ArithRef | None) -> _Moment:
         symbols = {p.name: self._symbol(p, str(depth)) for part in _INPUTS for p in parameters_of(part)}
         case = self._case(symbols, state)
-        request, access = case.request, case.access
-        self._add(request.num_computed_tokens < request.num_tokens)
-        self._add(request.num_encoder_tokens <= case.deployment.max_num_encoder_input_tokens)
-        self._add(access.position <= request.num_tokens)
+        obligation = self.obligation
+        for assumption in obligation.invariant.assumptions(case.spec, obligation.release):
+            self._add(assumption.holds(case, obligation.release))
+        self._add(case.request.num_computed_tokens < case.request.num_tokens)  # an empty pass is no step
         return _Moment(case, kind, symbols)
 
     def _symbol(self, parameter: Parameter, suffix: str) -> Any:

@@ -211,3 +211,23 @@ def test_the_wrapper_delegates_every_formula(kind):
     assert case.spec.column(d, a) == inner.column(d, a)
     for runner in Runner:
         assert row_width(d, case.spec, runner=runner) == row_width(d, inner, runner=runner)
+
+
+@pytest.mark.parametrize("solver", ["z3", "cvc5", "both"])
+def test_a_claim_of_no_case_is_vacuous_whoever_is_to_prove_it(solver):
+    pytest.importorskip("cvc5")
+    impossible = Given("impossible", "never", lambda case, _known, _runner: case.deployment.max_model_len < 1)
+    planted = dataclasses.replace(ROW_FITS, givens=(impossible,))
+    outcome = decide(Obligation("mamba-align", planted, Runner.V2, TODAY), {}, solver=solver)
+    assert outcome.verdict is Verdict.VACUOUS
+    assert "impossible" in outcome.detail
+
+
+@pytest.mark.parametrize("solver", ["z3", "cvc5", "both"])
+def test_every_solver_tells_what_it_assumed_and_how_tight_the_row_is(solver):
+    pytest.importorskip("cvc5")
+    outcome = decide(Obligation("mamba-align", ROW_FITS, Runner.V2, TODAY), {}, solver=solver)
+    assert (outcome.verdict, outcome.slack) == (Verdict.PROVED, 0)
+    assert "request-within-context" in outcome.used
+    assert outcome.witness is not None
+    assert bool(outcome.second) is (solver != "z3")
