@@ -11,7 +11,7 @@ from invariants.cases import REPRESENTATIVE_TYPES, Case
 from invariants.claim import Given, Invariant, Side
 from invariants.deployment import Runner
 from invariants.parameters import size
-from invariants.releases import Gap, Release, column, entries
+from invariants.releases import Gap, Release, column, entries, kernel_table_width
 from invariants.rows import outside, width_of
 from invariants.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, SlidingWindowSpec, Spec
 
@@ -27,12 +27,13 @@ def _reader(  # noqa: PLR0913, PLR0917  # what a reader is made of
     runners: Callable[[Spec], tuple[Runner, ...]],
     givens: tuple[Given, ...],
     parts: tuple[type, ...] = (),
+    width: _Column = width_of,
 ) -> Invariant:
-    """Make a claim of one reader: its column lies inside the row."""
+    """Make a claim of one reader: its column lies inside the row, or the table that is made from it."""
 
     def inside(case: Case, release: Release, runner: Runner) -> bool:
         at = read(case, release, runner)
-        return all_of(at >= 0, at < width_of(case, release, runner))
+        return all_of(at >= 0, at < width(case, release, runner))
 
     return Invariant(
         "column-fits",
@@ -41,15 +42,13 @@ def _reader(  # noqa: PLR0913, PLR0917  # what a reader is made of
         runners,
         sides=lambda case, release, runner: (
             Side("kernel", "column", read(case, release, runner)),
-            Side("worker", "row width", width_of(case, release, runner)),
+            Side("worker", "row width", width(case, release, runner)),
         ),
         clash=lambda _case, values: outside(*values),
         part=part,
         parts=parts,
         givens=givens,
-        margin=lambda case, release, runner: (
-            width_of(case, release, runner) - read(case, release, runner) - 1
-        ),
+        margin=lambda case, release, runner: width(case, release, runner) - read(case, release, runner) - 1,
     )
 
 
@@ -134,7 +133,7 @@ _DRAFT = _reader(
 
 
 def local_pages(case: Case) -> tuple[int, int]:
-    """Return the first page of the position's chunk and how many pages its keys take."""
+    """Return the first page of the position's chunk and how many its keys take, in kernel blocks."""
     spec, request = cast("ChunkedLocalAttentionSpec", case.spec), case.request
     first = case.access.position // spec.attention_chunk_size * spec.attention_chunk_size
     keys = minimum(spec.attention_chunk_size, request.num_tokens - first)
@@ -162,6 +161,9 @@ _LOCAL = _reader(
                 case.deployment.decode_context_parallel_size == 1,
             ),
         ),
+    ),
+    width=lambda case, release, runner: kernel_table_width(
+        case.deployment, case.spec, runner=runner, release=release
     ),
 )
 

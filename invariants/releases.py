@@ -41,6 +41,7 @@ __all__ = [
     "blocks",
     "column",
     "entries",
+    "kernel_table_width",
     "max_num_tokens",
     "max_request",
     "release",
@@ -454,6 +455,17 @@ def row_width(
     """
     held = row_spec(spec, release=release)
     return _known(release).width(deployment, held, Runner(runner)) * held.expansion
+
+
+def kernel_table_width(
+    deployment: Deployment, spec: Spec, *, runner: Runner = Runner.V2, release: Release | str = TODAY
+) -> int:
+    """Return how many kernel blocks one request has in the table that attention reads.
+
+    That table is the row itself where rows hold kernel blocks; elsewhere it is made from the row, with each
+    manager block's kernel blocks side by side. Source: vLLM 0.33 `v1/worker/utils.py`:303-326, :380-395.
+    """
+    return _known(release).width(deployment, spec, Runner(runner)) * spec.expansion
 
 
 def column(

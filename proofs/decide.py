@@ -131,6 +131,7 @@ class _Session:
     rlimit: int = 0
     context: z3.Context = field(default_factory=z3.Context)
     problem: Problem = field(init=False)
+    solver: z3.Solver = field(init=False)
     witness: Values | None = None
     slack: int | None = None
     nearest: int | None = None
@@ -141,7 +142,7 @@ class _Session:
 
         None where there is something to prove. Whoever proves it, the case that this found is its witness.
         """
-        solver = self._solver(self.problem)
+        solver = self.solver = self._solver(self.problem)
         if not self._divisors_positive(solver, self.problem):
             return Outcome(Verdict.ERROR, "a formula divides by what may not be positive")
         self.witness, self.slack = self._near_miss(self.problem)
@@ -157,7 +158,7 @@ class _Session:
 
     def decide(self) -> Outcome:
         """Let Z3 prove the claim as it stands, or break it."""
-        answer = self._goal(self._solver(self.problem), self.problem)
+        answer = self._goal(self.solver, self.problem)
         if answer.result == z3.unsat:
             return self.proved(answer.core)
         found = self._search_linear() if answer.found is None else answer.found
@@ -350,8 +351,7 @@ class _Session:
         """Make the case small, and trust it only if it also fails in plain Python."""
         for preference in range(len(self.obligation.invariant.nearest)):
             self.nearest = preference
-            answer, nearer = self._failing(self.pins)
-            if answer == z3.sat:
+            if nearer := self._search_linear() or self._failing(self.pins)[1]:
                 found = nearer
                 break
             self.nearest = None

@@ -29,7 +29,7 @@ __all__ = ["cut_for", "steps_for"]
 
 def steps_for(claim: Invariant, case: Case, release: Release, runner: Runner) -> Iterator[bool]:
     """Yield claims about a case, each easier than the goal, in the order in which they are proved."""
-    case = replace(case, spec=row_spec(case.spec, release=release))
+    whole, case = case, replace(case, spec=row_spec(case.spec, release=release))
     layer = case.spec.inner if isinstance(case.spec, UniformTypeSpec) else case.spec
     if claim.name == "slots-distinct":
         if isinstance(layer, AttentionSpec) and claim.part != "draft-query":
@@ -40,8 +40,8 @@ def steps_for(claim: Invariant, case: Case, release: Release, runner: Runner) ->
     yield from _padding_only_widens(case, release, runner)
     if claim.name != "column-fits" or not isinstance(layer, AttentionSpec) or claim.part == "gather":
         return
-    if isinstance(layer, ChunkedLocalAttentionSpec) and claim.part == "local-attention":
-        yield from _chunk_is_in_the_row(case, layer, release, runner)
+    if isinstance(whole.spec, ChunkedLocalAttentionSpec) and claim.part == "local-attention":
+        yield from _chunk_is_in_the_table(whole, whole.spec, release, runner)
         return
     position = case.access.position
     yield from _place_stays_in_its_block(case, layer, position)
@@ -85,10 +85,10 @@ def _place_leads_back(case: Case, layer: AttentionSpec, position: int) -> Iterat
     yield layer.position_at(deployment, rank, block, offset) == position
 
 
-def _chunk_is_in_the_row(
+def _chunk_is_in_the_table(
     case: Case, layer: ChunkedLocalAttentionSpec, release: Release, runner: Runner
 ) -> Iterator[bool]:
-    """Lead to: a chunk's first page and the pages after it that it uses are inside the row."""
+    """Lead to: a chunk's first page and the pages after it that it uses are inside the table."""
     first, pages = local_pages(case)
     width, split = release.width(case.deployment, case.spec, runner), layer.blocks_per_kv_block
     yield case.request.num_tokens <= width * layer.block_size

@@ -3,8 +3,9 @@
 import pytest
 
 from invariants import TODAY, Access, Runner, build_case, claim, column, release, row_width
+from proofs import decide as decide_module
 from proofs.decide import decide
-from proofs.verdicts import Obligation, Verdict
+from proofs.verdicts import Obligation, Outcome, Verdict, obligations
 
 
 def ask(kind, label, runner, name, **pins):
@@ -175,3 +176,37 @@ def test_a_kernels_table_is_narrower_than_the_row_of_a_longer_encoder(name):
 @pytest.mark.parametrize("name", ["vllm-0.31", TODAY.name])
 def test_a_kernels_table_made_from_the_row_is_as_wide(name):
     assert ask("cross-attention", "consumers-agree/kernel-table", "V2", name).verdict is Verdict.PROVED
+
+
+# --- what a release as it ships leaves open, and nothing else, is refuted -------------------------
+
+BOTH = ("V1", "V2")
+OPEN_IN_033 = {
+    # a session's length
+    *((kind, runner, f"column-fits/{step}") for step in ("resume", "session-chunk")
+      for kind, runners in (("full-attention", BOTH), ("mamba-align", BOTH), ("hisparse-resident", ("V2",)))
+      for runner in runners),
+    *(("mamba-align", runner, f"append-in-step/{step}") for step in ("resume", "session-chunk")
+      for runner in BOTH),
+    # V1's slot mapping of rings
+    ("circular-buffer", "V1", "column-fits"), ("circular-buffer", "V1", "column-fits/held"),
+    # V1's parallel drafter
+    ("full-attention", "V1", "column-fits/draft-step"), ("sliding-window", "V1", "column-fits/draft-step"),
+    ("full-attention", "V1", "consumers-agree/lowered-max-model-len"),
+    # a block drafter's clamped columns
+    ("full-attention", "V2", "slots-distinct/draft-query"),
+    # the kernel's table and the encoder
+    *((kind, runner, "consumers-agree/kernel-table") for kind in ("full-attention", "cross-attention")
+      for runner in BOTH),
+    # int32
+    ("full-attention", "V2", "index-fits/slot"), ("full-attention", "V1", "index-fits/row-offset"),
+}  # fmt: skip
+
+
+def test_vllm_033_is_refuted_exactly_where_it_leaves_something_open(monkeypatch):
+    monkeypatch.setattr(decide_module._Session, "_refute", lambda self, found: Outcome(Verdict.REFUTED))
+    verdicts = {
+        (o.kind, o.runner.value, o.label): decide(o, {}).verdict for o in obligations(release("vllm-0.33"))
+    }
+    assert {key for key, verdict in verdicts.items() if verdict is Verdict.REFUTED} == OPEN_IN_033
+    assert {verdict for key, verdict in verdicts.items() if key not in OPEN_IN_033} == {Verdict.PROVED}
