@@ -75,7 +75,7 @@ class JsonFile:
 
     def write(self, known: Any, *, exit_code: int | None) -> None:
         """Write what is known; with an exit code the run is complete."""
-        head = {"schema": self._schema, "complete": exit_code is not None, "exit_code": exit_code}
+        head = {"complete": exit_code is not None, "schema": self._schema, "exit_code": exit_code}
         text = json.dumps({**head, **self._body(known)}, indent=2) + "\n"
         self._file.write(text, complete=exit_code is not None)
 

@@ -442,7 +442,7 @@ def test_exit_codes_say_whether_all_fit_one_does_not_or_a_file_has_a_mistake(wri
 
 def test_the_json_report_is_marked_incomplete_until_the_run_ends(tmp_path):
     path = tmp_path / "report.json"
-    report = fleet.FleetJson(path)
+    report = fleet.fleet_json(path)
     begun = json.loads(path.read_text())
     jsonschema.validate(begun, SCHEMA)
     assert (begun["complete"], begun["exit_code"], begun["schema"]) == (False, None, fleet.SCHEMA)
