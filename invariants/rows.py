@@ -39,7 +39,8 @@ def _too_many(case: Case, values: tuple[int, ...]) -> str:
     count, width = values
     return (
         f"at {plural(case.request.num_tokens, 'token')} the scheduler hands over "
-        f"{count} entries for a row of {width}: {count - width} too many, written into the next request's row"
+        f"{plural(count, 'entry')} for a row of {width}: {count - width} too many, "
+        "written into the next request's row"
     )
 
 

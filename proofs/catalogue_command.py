@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +19,7 @@ from proofs.console import (
     Signals,
     Stopped,
     UsageError,
+    file_path,
     one_of,
     opened,
     run_command,
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         help="only this fault, such as vllm#50287, and all about it; repeatable",
     )
     parser.add_argument("--list", action="store_true", help="list the faults and what is left out, and stop")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
+    parser.add_argument("--json", type=file_path, metavar="FILE", help="also write the outcome as JSON")
     return parser
 
 

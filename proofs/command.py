@@ -24,13 +24,14 @@ from invariants import (
     RELEASES,
     ROW_FITS,
     SPEC_KINDS,
+    Invariant,
     Parameter,
     Release,
     Runner,
     describe_kind,
     parameters_for,
 )
-from proofs.ceilings import CeilingsError, compare, store
+from proofs.ceilings import Ceilings, CeilingsError, read_ceilings, store
 from proofs.console import (
     WIDE,
     Parser,
@@ -40,6 +41,8 @@ from proofs.console import (
     UsageError,
     closest,
     echo,
+    file_path,
+    job_count,
     one_of,
     opened,
     run_command,
@@ -61,6 +64,7 @@ from proofs.verdicts import (
     EXIT_CODES,
     EXIT_DRIFT,
     EXIT_INTERNAL,
+    EXIT_USAGE,
     SOLVERS,
     Obligation,
     Outcome,
@@ -74,8 +78,11 @@ __all__ = ["main"]
 
 _INVARIANT_NAMES = tuple(dict.fromkeys(name for i in INVARIANTS for name in (i.name, i.label)))
 _PROGRAM = "python -m proofs.check"
-_MOST_JOBS = 1024
 _MOST_DIGITS = 40
+_FILES = ("json", "junit", "sarif", "html", "emit_test", "ceilings", "store_ceilings")
+_OF_ONE_RELEASE = (
+    "width", "list", "junit", "sarif", "html", "ceilings", "store_ceilings", "save_queries"
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,9 +110,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _main_release(options: argparse.Namespace) -> int:
     """Decide the claims of one release."""
     release, runners = _subject(options)
-    kinds = options.spec or SPEC_KINDS
-    wanted = options.invariant or _INVARIANT_NAMES
-    claims = [i for i in INVARIANTS if i.name in wanted or i.label in wanted]
+    kinds, claims = options.spec or SPEC_KINDS, _claims(options.invariant or _INVARIANT_NAMES)
     asked = obligations(release, kinds=kinds, invariants=claims, runners=runners)
     left_out = not_asked(release, kinds, claims, runners)
     if not asked:
@@ -115,71 +120,130 @@ def _main_release(options: argparse.Namespace) -> int:
     if options.list:
         _print_list(console, release, asked)
         return 0
+    _refuse_one_file_twice(options)
     pins = _pins(options.at, release, asked)
     excluded = _unsupported(asked, pins) if options.width else {}
     _refuse_without_a_case((o for i, o in enumerate(asked) if i not in excluded), pins)
     _require_solver(options.solver)
-    if options.solver != SOLVERS[0] and (options.ceilings or options.store_ceilings):
-        raise UsageError("ceilings are of what z3 alone costs: leave --solver out")
+    ceilings = _ceilings(options, release, pins)
+    _start(options)
     reports = _reports(options, Run(release, pins, asked, left_out, options.width))
-    if options.emit_test:
-        _write(options.emit_test, "")
     outcomes, code = _run(_Lines(console, asked), asked, pins, excluded, reports, options)
+    if code > EXIT_INTERNAL:
+        return code
     for line in left_out:
         console.print(f"not asked: {line}", soft_wrap=True)
-    return _aftermath(console, options, asked, outcomes, pins, code)
+    if ceilings is not None and not code:
+        compared = ceilings.compare(obligations(release), asked, outcomes)
+        for line in compared.drifted or [compared.note or "every cost is below its ceiling"]:
+            console.print(line, soft_wrap=True)
+        code = EXIT_DRIFT if compared.drifted else code
+    return _written(console, options, asked, outcomes, pins, reports, code)
 
 
-def _aftermath(  # noqa: PLR0913, PLR0917  # what a run leaves behind
+def _claims(wanted: Iterable[str]) -> list[Invariant]:
+    """Return the claims with these names or labels; a name is a whole family's."""
+    names = set(wanted)
+    return [i for i in INVARIANTS if i.name in names or i.label in names]
+
+
+def _ceilings(
+    options: argparse.Namespace, release: Release, pins: Mapping[str, int | bool]
+) -> Ceilings | None:
+    """Read the ceilings, if any are asked for, before anything is decided.
+
+    Raises:
+        UsageError: they cannot be read, or are of something else than this run.
+    """
+    if options.ceilings is None and options.store_ceilings is None:
+        return None
+    if options.solver != SOLVERS[0]:
+        raise UsageError("ceilings are of what z3 alone costs: leave --solver out")
+    if pins:
+        raise UsageError("ceilings are of claims about all sizes: leave --at out")
+    try:
+        return None if options.ceilings is None else read_ceilings(options.ceilings, release.name)
+    except CeilingsError as mistake:
+        raise UsageError(str(mistake)) from mistake
+
+
+def _start(options: argparse.Namespace) -> None:
+    """Try every further output, so that one that cannot be written is told before anything is decided.
+
+    Raises:
+        UsageError: one cannot be.
+    """
+    for path in (options.emit_test, options.store_ceilings):
+        if path is not None:
+            try:
+                OutputFile(path).write("", complete=True)
+            except OSError as error:
+                raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    if options.save_queries is not None:
+        try:
+            options.save_queries.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write {options.save_queries}: {error.strerror or error}") from error
+
+
+def _written(  # noqa: PLR0913, PLR0917  # what a run leaves behind
     console: Console,
     options: argparse.Namespace,
     asked: Sequence[Obligation],
     outcomes: Mapping[int, Outcome],
     pins: Mapping[str, int | bool],
+    reports: Sequence[Report],
     code: int,
 ) -> int:
-    """Write what is written of a run that ended: tests, queries, costs."""
-    if code > EXIT_INTERNAL:
-        return code
-    if options.emit_test:
-        _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
-    if options.save_queries:
-        _save_queries(console, options.save_queries, asked, outcomes, pins)
-    return _costs(console, options, asked, outcomes, code)
+    """Write all that is written of a run that ended; what cannot be is told and changes no verdict."""
+    try:
+        if options.emit_test is not None:
+            text = test_file((asked[i], outcomes[i]) for i in sorted(outcomes))
+            OutputFile(options.emit_test).write(text, complete=True)
+        if options.store_ceilings is not None:
+            store(options.store_ceilings, asked[0].release.name, asked, outcomes)
+        if options.save_queries is not None:
+            _save_queries(console, options.save_queries, asked, outcomes, pins)
+    except OSError as error:
+        _say(f"not everything was written: {error}")
+        code = code or EXIT_USAGE
+    return max([code, *(saved(_PROGRAM, report, outcomes, code) for report in reports)])
 
 
 def _main_matrix(options: argparse.Namespace) -> int:
     """Decide the claims of every release, each that several releases make alike once."""
-    for name in ("width", "list", "junit", "sarif", "html"):
+    for name in _OF_ONE_RELEASE:
         if getattr(options, name):
-            raise UsageError(f"--{name} goes with one release, not with --release {ALL}")
+            raise UsageError(f"--{name.replace('_', '-')} goes with one release, not with --release {ALL}")
     runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
     kinds = options.spec or SPEC_KINDS
-    wanted = options.invariant or (ROW_FITS.name, COLUMN_FITS.label)
-    claims = [i for i in INVARIANTS if i.label in wanted]
+    claims = _claims(options.invariant) if options.invariant else [ROW_FITS, COLUMN_FITS]
     asked = [o for r in RELEASES for o in obligations(r, kinds=kinds, invariants=claims, runners=runners)]
     unasked = dict.fromkeys(line for r in RELEASES for line in not_asked(r, kinds, claims, runners))
     if not asked:
         raise UsageError(f"nothing is selected: {'; '.join(unasked) or 'no release has such a claim'}")
     importlib.import_module("z3")
     console = PipedConsole(highlight=False, markup=False, width=WIDE)
+    _refuse_one_file_twice(options)
     pins = _pins(options.at, RELEASES[0], asked)
     excluded = fixed_otherwise(asked, pins)
+    _require_solver(options.solver)
     with Signals.hold():
         asked_here = {i: o for i, o in enumerate(asked) if i not in excluded}
         shared = shared_claims(asked_here, pins, pulse=Signals.raise_if_seen)
         _refuse_without_a_case((o for i, o in asked_here.items() if i not in shared), pins)
     Signals.raise_if_seen()
+    _start(options)
     report = opened(options.json, lambda file: MatrixReport(file, pins, asked, shared))
-    if options.emit_test:
-        _write(options.emit_test, "")
-    view = Matrix(console, asked, shared)
-    outcomes, code = _run(view, asked, pins, excluded, [report] if report else [], options, shared)
+    reports = [report] if report else []
+    outcomes, code = _run(Matrix(console, asked, shared), asked, pins, excluded, reports, options, shared)
+    if code > EXIT_INTERNAL:
+        return code
     for line in unasked:
         console.print(f"not asked: {line}", soft_wrap=True)
-    if options.emit_test and code <= EXIT_INTERNAL:
-        _write(options.emit_test, test_file((asked[i], outcomes[i]) for i in sorted(outcomes)))
-    return code
+    if not options.invariant:
+        console.print("not asked: further claims, which --invariant selects and a release's own run has all")
+    return _written(console, options, asked, outcomes, pins, reports, code)
 
 
 def _subject(options: argparse.Namespace) -> tuple[Release, list[Runner]]:
@@ -209,6 +273,7 @@ def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namesp
         raise UsageError("--deployment takes one --runner")
     if twice := next((p for p in options.deployment if options.deployment.count(p) > 1), None):
         raise UsageError(f"--deployment {shown_path(twice)} is given twice")
+    _refuse_one_file_twice(options)
     runner = Runner(options.runner[0]) if options.runner else None
     report = opened(options.json, fleet_json)
     reports = []
@@ -233,6 +298,8 @@ def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) ->
     for index, obligation in enumerate(asked):
         try:
             build_problem(obligation, pins)
+        except TypeError as error:  # a branch that their function swallowed
+            raise UsageError(f"{obligation.release.name}: {error} (for {obligation.kind})") from error
         except UnsupportedSpecError as error:
             left_out[index] = Outcome(Verdict.SKIPPED, str(error))
         except OwnWidthError as error:
@@ -243,13 +310,6 @@ def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) ->
     if len(left_out) == len(asked):
         raise UsageError(f"{asked[0].release.name} makes rows for none of the selected spec types")
     return left_out
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        OutputFile(path).write(text, complete=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -273,7 +333,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--width",
         metavar="FILE:FUNCTION",
-        help="check rows as this function of deployment and spec makes them, in manager blocks",
+        help="check rows as this function of deployment and spec makes them, in manager blocks, on V2 "
+        "(--runner V1: on V1)",
     )
     parser.add_argument(
         "--spec",
@@ -310,19 +371,21 @@ def _parser() -> argparse.ArgumentParser:
         action="extend",
         nargs="+",
         default=[],
-        type=Path,
+        type=file_path,
         metavar="FILE",
         help="check the one deployment and its cache groups in this TOML or JSON file instead; repeatable; "
         "exit code 0: every group fits, 1: one does not, 2: a mistake in a file",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the outcome as JUnit XML")
-    parser.add_argument("--sarif", type=Path, metavar="FILE", help="also write the findings as SARIF 2.1.0")
+    parser.add_argument("--json", type=file_path, metavar="FILE", help="also write the outcome as JSON")
+    parser.add_argument("--junit", type=file_path, metavar="FILE", help="also write the outcome as JUnit XML")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page to read (needs the extra `report`)"
+        "--sarif", type=file_path, metavar="FILE", help="also write the findings as SARIF 2.1.0"
     )
     parser.add_argument(
-        "--emit-test", type=Path, metavar="FILE", help="also write each counterexample as a pytest case"
+        "--html", type=file_path, metavar="FILE", help="also write a page to read (needs the extra `report`)"
+    )
+    parser.add_argument(
+        "--emit-test", type=file_path, metavar="FILE", help="also write each counterexample as a pytest case"
     )
     parser.add_argument(
         "--explain",
@@ -338,29 +401,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--save-queries",
-        type=Path,
+        type=file_path,
         metavar="DIR",
         help="also write each claim that is not proved as SMT-LIB 2",
     )
     parser.add_argument(
-        "--ceilings", type=Path, metavar="FILE", help="also hold each proof's rlimit against this stored one"
+        "--ceilings",
+        type=file_path,
+        metavar="FILE",
+        help="also hold each proof's rlimit against this stored one",
     )
     parser.add_argument(
         "--store-ceilings",
-        type=Path,
+        type=file_path,
         metavar="FILE",
         help="write the run's rlimits, a tenth higher, as ceilings",
     )
     parser.add_argument(
-        "--jobs", type=_job_count, metavar="N", help="processes at a time (default: all cores)"
+        "--jobs", type=job_count, metavar="N", help="processes at a time (default: all cores)"
     )
     return parser
-
-
-def _job_count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_JOBS:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_JOBS}, not {echo(text)}")
-    return int(text)
 
 
 def _explained(text: str) -> str:
@@ -467,7 +527,6 @@ def _reports(options: argparse.Namespace, run: Run) -> list[Report]:
     Raises:
         UsageError: one cannot be written, or what it needs is not installed.
     """
-    _refuse_one_file_twice(options)
     reports: list[Report] = []
     try:
         if path := _file(options, "json"):
@@ -495,13 +554,22 @@ def _file(options: argparse.Namespace, name: str) -> Path | None:
 
 
 def _refuse_one_file_twice(options: argparse.Namespace) -> None:
+    """See that no output is written over another, or over what is read.
+
+    Raises:
+        UsageError: one would be.
+    """
+    files = {f"--{name.replace('_', '-')}": getattr(options, name) for name in _FILES}
+    named = [(option, path) for option, path in files.items() if path is not None]
+    named += [("--deployment", path) for path in options.deployment]
+    if options.width is not None:
+        named.append(("--width", options.width.rpartition(":")[0]))
     taken: dict[str, str] = {}
-    for name in ("json", "junit", "sarif", "html", "emit_test"):
-        if path := getattr(options, name):
-            option, real = f"--{name.replace('_', '-')}", os.path.realpath(path)
-            if real in taken:
-                raise UsageError(f"{taken[real]} and {option} name one file, {path}")
-            taken[real] = option
+    for option, path in named:
+        real = os.path.realpath(path)
+        if real in taken and not real.startswith(("/dev/", "/proc/")):
+            raise UsageError(f"{taken[real]} and {option} name one file, {path}")
+        taken[real] = option
 
 
 def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
@@ -540,8 +608,7 @@ def _run(  # noqa: PLR0913, PLR0917  # what a run is made of
         finally:
             decided.close()
     view.end(outcomes, time.perf_counter() - started)
-    codes = [saved(_PROGRAM, report, outcomes, code) for report in reports]
-    return outcomes, max([code, *codes])
+    return outcomes, code
 
 
 def _require_solver(solver: str) -> None:
@@ -582,29 +649,6 @@ def _save_queries(
     console.print(
         f"{len(saved)} quer{'y' if len(saved) == 1 else 'ies'} saved in {directory}", soft_wrap=True
     )
-
-
-def _costs(
-    console: Console,
-    options: argparse.Namespace,
-    asked: Sequence[Obligation],
-    outcomes: Mapping[int, Outcome],
-    code: int,
-) -> int:
-    """Store the costs, or hold them against the stored ones; only a run that proves all can drift."""
-    try:
-        if options.store_ceilings:
-            store(options.store_ceilings, asked, outcomes)
-        if options.ceilings is None or code:
-            return code
-        compared = compare(options.ceilings, asked, outcomes)
-    except CeilingsError as mistake:
-        raise UsageError(str(mistake)) from mistake
-    for line in compared.drifted or filter(None, [compared.note]):
-        console.print(line, soft_wrap=True)
-    if not compared.drifted and not compared.note:
-        console.print("every cost is below its ceiling", soft_wrap=True)
-    return EXIT_DRIFT if compared.drifted else code
 
 
 def _interrupted(

@@ -31,6 +31,8 @@ __all__ = [
     "Written",
     "closest",
     "echo",
+    "file_path",
+    "job_count",
     "one_of",
     "opened",
     "run_command",
@@ -41,6 +43,7 @@ __all__ = [
 WIDE = 10_000
 """Lines are never folded, whatever the terminal's width says."""
 _LONGEST_ECHO = 60
+_MOST_JOBS = 1024
 
 
 _File = TypeVar("_File")
@@ -89,6 +92,8 @@ class Parser(argparse.ArgumentParser):
 def run_command(program: str, body: Callable[[], int]) -> int:
     """Run a command and return its exit code, whatever ends it."""
     Signals.seen = None
+    if sys.stdout is None:  # closed before the start: there is nobody to print for
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # as long as the process
     with suppress(ValueError):  # only a main thread may set handlers; elsewhere the caller's stay
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, Signals.handle)
@@ -204,6 +209,25 @@ def one_of(what: str, names: Sequence[str], there_are: str) -> Callable[[str], s
         return text
 
     return read
+
+
+def job_count(text: str) -> int:
+    """Read how many processes to run at a time."""
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= len(str(_MOST_JOBS))
+        and 1 <= int(text) <= _MOST_JOBS
+    ):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_JOBS}, not {echo(text)}")
+    return int(text)
+
+
+def file_path(text: str) -> Path:
+    """Read the name of a file or a folder; an empty one would mean the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a file, not ''")
+    return Path(text)
 
 
 def closest(text: str, names: Iterable[str]) -> str:

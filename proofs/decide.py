@@ -72,7 +72,11 @@ def _by_cvc5(session: _Session) -> Outcome:
     opinion = session.second_opinion()
     if opinion.stance is not Stance.PROVED:
         return _confirmed(session.decide(), opinion)
-    return dataclasses.replace(session.proved(opinion.assumptions), second=_route(opinion))
+    assumed = opinion.assumptions or tuple(
+        session.problem.assumptions
+    )  # a direct proof names none: it had all
+    outcome = session.proved(assumed)
+    return dataclasses.replace(outcome, second=_route(opinion))
 
 
 def _confirmed(outcome: Outcome, opinion: Opinion) -> Outcome:
@@ -170,6 +174,10 @@ class _Session:
         unused = tuple(n for n in self.problem.assumptions if n not in used)
         if self.witness is None or (self.slack is None and self.problem.margin is not None):
             self.witness, self.slack = self._slack(self.problem, self.witness)
+        if self.witness is not None and (told := self._contradiction(self.witness)):
+            return Outcome(
+                Verdict.ERROR, f"the proof does not hold of its own witness: {told}; {self.witness}"
+            )
         return Outcome(Verdict.PROVED, used=used, unused=unused, witness=self.witness, slack=self.slack)
 
     def _without_a_case(self, solver: z3.Solver) -> Outcome:
@@ -236,6 +244,14 @@ class _Session:
         """Return a case of the solver's if it meets every assumption in plain Python too."""
         claim, release, runner = self.obligation.invariant, self.obligation.release, self.obligation.runner
         return None if claim.broken(self._case(values), release, runner) else values
+
+    def _contradiction(self, values: Mapping[str, int | bool]) -> str | None:
+        """Return what plain Python has against a proof that has this case, or None."""
+        if (told := self._replay(values)) != "the claim holds":
+            return told or "the claim fails"
+        if self.slack is not None and self._margin(values) != self.slack:
+            return f"{self._margin(values)} to spare, not {self.slack}"
+        return None
 
     def _margin(self, values: Mapping[str, int | bool]) -> int:
         margin = self.obligation.invariant.margin

@@ -14,6 +14,7 @@ import os
 import re
 import reprlib
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -326,8 +327,8 @@ class _Object(dict[str, Any]):
         """Build it from the pairs as they stand in the file."""
         built = cls(pairs)
         if len(built) < len(pairs):
-            keys = [key for key, _ in pairs]
-            built.repeated = tuple(key for key in built if keys.count(key) > 1)
+            counted = Counter(key for key, _ in pairs)
+            built.repeated = tuple(key for key in built if counted[key] > 1)
         return built
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from invariants import ASSUMPTIONS, INVARIANTS
+from invariants import ASSUMPTIONS, INVARIANTS, RowState
 from proofs.verdicts import Verdict
 
 __all__ = ["ENTRIES", "Entry", "explain_text"]
@@ -129,6 +129,21 @@ _WORDS: Mapping[str, Entry] = {
         "Another proof may need others.",
         "Check that your deployment keeps each; --explain NAME says where the engine enforces it.",
     ),
+    "tight": Entry(
+        "A legal case fills the row to its last entry, so that a row which is one entry narrower would not "
+        "do. Where there is none, the line says how many entries are to spare.",
+        "Nothing. What is to spare is memory of the block table, four bytes an entry and row.",
+    ),
+    "FITS": Entry(
+        "Of --deployment: the largest request's entries fit the row of this configuration, and so does every "
+        "column that its slot mapping or state pick reads.",
+        "Look at the release's own claims too: draft steps, sessions, consumers and integer width are not "
+        "part of it.",
+    ),
+    "OVERFLOWS": Entry(
+        "Of --deployment: the largest request's entries, or a column that is read, leave the row.",
+        "Widen the row, or lower max_model_len below the token count that the line names.",
+    ),
     "rlimit": Entry(
         "The solver's own count of its work. Unlike the time it is the same on every run of one version.",
         "Compare it between versions: a claim that suddenly costs far more is about to become UNKNOWN.",
@@ -139,9 +154,8 @@ _WORDS: Mapping[str, Entry] = {
 def _entries() -> dict[str, Entry]:
     told: dict[str, Entry] = {verdict.value: entry for verdict, entry in _VERDICTS.items()}
     for invariant in INVARIANTS:
-        told[invariant.label] = Entry(
-            f"The claim that {invariant.sentence}.", _INVARIANTS.get(invariant.name, "")
-        )
+        of_a_step = "append-in-step" if RowState in invariant.parts else invariant.name
+        told[invariant.label] = Entry(f"The claim that {invariant.sentence}.", _INVARIANTS.get(of_a_step, ""))
         for given in invariant.givens:
             told[given.name] = Entry(f"What narrows a claim: {given.sentence}.", _NARROWED)
     for name in [n for n in dict.fromkeys(i.name for i in INVARIANTS) if n not in told]:

@@ -48,6 +48,13 @@ class Lemma:
         """The names of the integers that the lemma speaks about."""
         return tuple(inspect.signature(self.claim).parameters)
 
+    @property
+    def rests_on(self) -> frozenset[str]:
+        """The names of the lemmas whose instances it follows from."""
+        if self.because is None:
+            return frozenset()
+        return frozenset(name for name, _ in self.because(*(1 for _ in self.parameters)))
+
     def holds(self, *values: Any) -> bool:
         """Return the whole lemma, givens and claim, about these values."""
         return any_of(negation(self.givens(*values)), self.claim(*values))

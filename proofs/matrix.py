@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from invariants import SPEC_KINDS, Runner, build_case, column, entries, parameters_for, row_width
+from invariants import SPEC_KINDS, Runner, parameters_for
 from proofs.files import versions
 from proofs.report import STYLES, JsonReport, outcome_lines, run_document, tally
 from proofs.verdicts import Obligation, Outcome, Verdict, exit_code
@@ -134,7 +134,7 @@ class Matrix:
             found = outcomes[index]
             before = row.get(obligation.release.name)
             if before is None or _WORST.index(found.verdict) < _WORST.index(before[0]):
-                row[obligation.release.name] = found.verdict, _short(obligation, found)
+                row[obligation.release.name] = found.verdict, _short(found)
         rows: list[list[tuple[Verdict | None, str]]] = [
             [(None, kind), (None, runner.value), *(row.get(name, (None, _NONE)) for name in self._releases)]
             for (kind, runner), row in sorted(cells.items(), key=_place)
@@ -149,7 +149,7 @@ class Matrix:
             if found.verdict is Verdict.PROVED:
                 continue
             lines = outcome_lines(obligation, found)[1:] or [f"{' ' * 9}{found.detail}"]
-            who = groups.setdefault((found.verdict, obligation.invariant.name, tuple(lines)), {})
+            who = groups.setdefault((found.verdict, obligation.label, tuple(lines)), {})
             who.setdefault(f"{obligation.kind} {obligation.runner.value}", []).append(obligation.release.name)
         failures = []
         for (verdict, invariant, text), who in groups.items():
@@ -177,19 +177,16 @@ def _place(item: tuple[tuple[str, Runner], object]) -> tuple[int, str]:
     return SPEC_KINDS.index(kind), runner.value
 
 
-def _short(obligation: Obligation, outcome: Outcome) -> str:
+def _short(outcome: Outcome) -> str:
     """Return a cell's text: the verdict, or the numbers that clash."""
-    found, known, runner = outcome.counterexample, obligation.release, obligation.runner
-    if found is None:
+    found = outcome.counterexample
+    if found is None or found.row is None:
         return outcome.verdict.value
-    case = build_case(obligation.kind, found.values)
-    width = row_width(case.deployment, case.spec, runner=runner, release=known)
-    if obligation.invariant.name == "column-fits":
-        read = column(case.deployment, case.spec, case.access, runner=runner, release=known)
-        return f"column {read} of {width}"
-    needed = entries(case.deployment, case.spec, case.request, release=known)
-    tokens = case.request.num_tokens
-    return f"{tokens} token{'s' * (tokens != 1)}: {needed} > {width}"
+    row = found.row
+    if row.kind == "column":
+        return f"column {row.wanted} of {row.width}"
+    tokens = found.values["num_tokens"]
+    return f"{tokens} token{'s' * (tokens != 1)}: {row.wanted} > {row.width}"
 
 
 def _rich_table(head: Sequence[str], rows: Sequence[Sequence[tuple[Verdict | None, str]]]) -> Table:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -21,6 +21,8 @@ from proofs.console import (
     Stopped,
     UsageError,
     echo,
+    file_path,
+    job_count,
     opened,
     run_command,
     saved,
@@ -65,6 +67,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         for mutant in asked:
             console.print(*_description(mutant), sep="\n")
         return 0
+    importlib.import_module("z3")  # here, so that it is missed once and not by every child
     report = opened(options.json, lambda path: JsonFile(path, SCHEMA, (), _document))
     started, findings = time.perf_counter(), list[Finding]()
     try:
@@ -107,16 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list the mutants and their edits, and stop")
     parser.add_argument(
-        "--jobs", type=_positive, metavar="N", help="processes at a time; default: one per CPU"
+        "--jobs", type=job_count, metavar="N", help="processes at a time; default: one per CPU"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the outcome as JSON")
+    parser.add_argument("--json", type=file_path, metavar="FILE", help="also write the outcome as JSON")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{echo(text)} is no number of processes; give 1 or more")
-    return int(text)
 
 
 def _selected(only: Sequence[str] | None) -> list[Mutant]:

@@ -8,6 +8,7 @@ reported with file and line, as theirs.
 from __future__ import annotations
 
 import importlib.util
+import reprlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from invariants import Deployment, Release, Runner, Spec
+from invariants.arithmetic import Symbolic
+from proofs.console import Stopped
 
 __all__ = ["OwnWidthError", "UnsupportedSpecError", "load_width"]
 
 _MODULE = "rowbound_own_width"
+_TOO_MANY = 10**40
 
 
 class OwnWidthError(Exception):
@@ -57,7 +61,9 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102  # what was asked for
     except SyntaxError as error:
         raise OwnWidthError(f"{path}:{error.lineno}: {error.msg}") from error
-    except Exception as error:
+    except (Stopped, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # as in _call
         raise OwnWidthError(_located(error, path)) from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -70,15 +76,26 @@ def _call(function: Callable[..., Any], path: Path, deployment: Deployment, spec
         width = function(deployment, spec)
     except NotImplementedError as error:
         raise UnsupportedSpecError(_located(error, path)) from error
-    except Exception as error:
+    except (Stopped, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit in a file of theirs is no success of ours
         raise OwnWidthError(_located(error, path)) from error
-    if isinstance(width, bool) or width is None or isinstance(width, float | str):
-        line = function.__code__.co_firstlineno
-        raise OwnWidthError(f"{path}:{line}: {function.__name__} returned {width!r}, not a number of blocks")
+    if isinstance(width, bool) or not isinstance(width, int | Symbolic) or _is_truth(width):
+        code = getattr(function, "__code__", None)
+        where = f"{path}:{code.co_firstlineno}" if code else str(path)
+        name = getattr(function, "__name__", "the function")
+        raise OwnWidthError(f"{where}: {name} returned {reprlib.repr(width)}, not a number of blocks")
+    if isinstance(width, int) and abs(width) >= _TOO_MANY:
+        raise OwnWidthError(f"{path}: a row of {_TOO_MANY} blocks or more is no row")
     return width
 
 
-def _located(error: Exception, path: Path) -> str:
+def _is_truth(width: object) -> bool:
+    """Return whether a symbolic value is a truth value: those alone compare to nothing."""
+    return isinstance(width, Symbolic) and not hasattr(width, "__add__")
+
+
+def _located(error: BaseException, path: Path) -> str:
     """Return what went wrong, at the last line of the user's file that was running."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     where = f"{path}:{lines[-1]}" if lines else str(path)

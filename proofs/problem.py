@@ -109,7 +109,7 @@ def build_problem(
     values = {**fixed, **symbols}
     case = build_case(obligation.kind, values, claim.parts)
     steps = steps_for(claim, case, release, runner) if with_steps else ()
-    return Problem(
+    problem = Problem(
         symbols=symbols,
         fixed={name: fixed[name] for name in case.values() if name in fixed},
         assumptions=_assumptions(obligation, case, definitions),
@@ -121,6 +121,9 @@ def build_problem(
         nearest=tuple(definitions.truth(near(case, release, runner)) for near in claim.nearest),
         margin=None if claim.margin is None else definitions.lift(claim.margin(case, release, runner)).expr,
     )
+    if definitions.branched:
+        raise TypeError(f"a formula branched on the symbolic value {definitions.branched[0]} and went on")
+    return problem
 
 
 def _assumptions(obligation: Obligation, case: Case, definitions: Definitions) -> dict[str, z3.BoolRef]:

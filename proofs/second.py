@@ -110,17 +110,20 @@ def second_opinion(problem: Problem, solver: str = "cvc5") -> Opinion:
 
 
 def unproved_lemmas(solver: str) -> tuple[str, ...]:
-    """Return the lemmas that a solver does not prove: none, or its opinions are worth nothing.
+    """Return the lemmas that a solver does not prove from those before them: none, or it is not to be asked.
 
     Raises:
         SolverMissing: the solver is not installed.
     """
     require_solver(solver)
-    return tuple(
-        known.name
-        for known in LEMMAS
-        if _ask(solver, known.denied(), "QF_NIA", _LINK_MILLISECONDS) != "unsat"
-    )
+    earlier: set[str] = set()
+    unproved = []
+    for known in LEMMAS:
+        proved = _ask(solver, known.denied(), "QF_NIA", _LINK_MILLISECONDS) == "unsat"
+        if not (proved and known.rests_on <= earlier):
+            unproved.append(known.name)
+        earlier.add(known.name)
+    return tuple(unproved)
 
 
 def _by_lemmas(problem: Problem, solver: str) -> tuple[Stance, str, Proof | None]:

@@ -100,10 +100,12 @@ def _padding_only_widens(case: Case, release: Release, runner: Runner) -> Iterat
     """Lead from the scheduler's list to the blocks that the row is made for, and on to the padded row."""
     length = case.deployment.row_length(runner)
     made = case.spec.max_num_blocks_per_req(case.deployment, length)
-    yield case.spec.entries(case.deployment, case.request) <= made
+    listed = release.entries(case.deployment, case.spec, case.request)
+    yield listed <= made
     width, split = release.width(case.deployment, case.spec, runner), case.spec.expansion
     yield made <= width
-    yield case.spec.entries(case.deployment, case.request) * split <= width * split
+    yield listed <= width
+    yield listed * split <= width * split
 
 
 def _place_stays_in_its_block(case: Case, layer: AttentionSpec, position: int) -> Iterator[bool]:

@@ -36,7 +36,8 @@ class Definitions:
 
     Attributes:
         facts: constraints that define the fresh integers; each has a solution whatever the rest is.
-        divisors: divisors that the definitions rely on being positive.
+        branched: the values that a formula branched on; whoever swallows the error is told all the same.
+        divisors: divisors, and operands of a common divisor, that the definitions rely on being positive.
         quotients: what each fresh quotient is, for proofs that reason about quotients as such.
         over_approximated: whether a fresh integer may take values that the formula's would not, so that
             a proof stands but a counterexample has to be replayed.
@@ -48,6 +49,7 @@ class Definitions:
         self.facts: list[z3.BoolRef] = []
         self.divisors: list[z3.ArithRef] = []
         self.quotients: list[Division] = []
+        self.branched: list[str] = []
         self.over_approximated = False
         self._known: dict[tuple[str, int, int], Term] = {}
         self._cofactors: dict[tuple[int, int], Term] = {}
@@ -129,12 +131,13 @@ class Definitions:
         return fact
 
     def common_divisor(self, left: Term, right: Term) -> Term:
-        """Return the greatest common divisor of two positive numbers.
+        """Return the greatest common divisor of two numbers, which must be positive.
 
         Exact where one of them is a known power of two; elsewhere any common divisor stands in.
         """
         if z3.is_int_value(right.expr):
             left, right = right, left
+        self.divisors += [number.expr for number in (left, right) if number.low is None or number.low < 1]
 
         def define() -> Term:
             if z3.is_int_value(left.expr) and left.expr.as_long().bit_count() == 1:
@@ -159,18 +162,17 @@ class Definitions:
 
     def _some_divisor(self, left: Term, right: Term) -> tuple[Term, Term]:
         divisor, cofactor, other = (self._fresh(stem, 1) for stem in ("gcd", "cofactor", "cofactor"))
-        self.facts += [
-            divisor.expr >= 1,
-            cofactor.expr >= 1,
-            other.expr >= 1,
-            left.expr == divisor.expr * cofactor.expr,
-            right.expr == divisor.expr * other.expr,
-        ]
+        self.facts += [divisor.expr >= 1, cofactor.expr >= 1, other.expr >= 1]
+        for number, factor in ((left, cofactor), (right, other)):
+            fact = number.expr == divisor.expr * factor.expr
+            is_positive = number.low is not None and number.low >= 1
+            self.facts.append(fact if is_positive else z3.Implies(number.expr > 0, fact))
         self.over_approximated = True
         return divisor, cofactor
 
 
-def _branched(value: object) -> TypeError:
+def _branched(definitions: Definitions, value: object) -> TypeError:
+    definitions.branched.append(str(value))
     message = (
         f"a formula branched on the symbolic value {value}; "
         "write it with where, minimum or maximum of invariants.arithmetic"
@@ -190,7 +192,7 @@ class Truth(Symbolic):
 
     def __bool__(self) -> bool:
         """Refuse to be branched on."""
-        raise _branched(self.expr)
+        raise _branched(self.definitions, self.expr)
 
     @classmethod
     def apply(cls, operation: str, *operands: object) -> object:
@@ -225,7 +227,7 @@ class Term(Symbolic):
 
     def __bool__(self) -> bool:
         """Refuse to be branched on."""
-        raise _branched(self.expr)
+        raise _branched(self.definitions, self.expr)
 
     __hash__ = None  # type: ignore[assignment]  # == builds a claim, so a term is no dictionary key
 
