@@ -245,8 +245,8 @@ def test_a_selection_takes_the_mutants_with_the_text_in_their_name_or_claims(cap
     ("arguments", "line"),
     [
         (["--only", "no-such"], "no mutant has 'no-such' in its name or claims"),
-        (["--jobs", "0"], "'0' is no number of processes"),
-        (["--jobs", "²"], "'²' is no number of processes"),
+        (["--jobs", "0"], "must be a whole number from 1 to 1024, not '0'"),
+        (["--jobs", "²"], "must be a whole number from 1 to 1024, not '²'"),
         (["--json", "/no/such/directory/x.json"], "cannot write /no/such/directory/x.json"),
         (["--json", "-"], "--json takes a file"),
         (["stray"], "unrecognized arguments: stray"),
