@@ -8,6 +8,7 @@ the last column in its place. All launches go to the current stream and none of 
 from kernels.errors import KernelError
 from kernels.gather import SlidingWindow, gather_rows, gather_rows_reference
 from kernels.layout import TableLayout
+from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
 from kernels.staged_writer import (
     PackedWrites,
     Write,
@@ -20,10 +21,13 @@ from kernels.state_index import PAD_STATE, select_states, select_states_referenc
 
 __all__ = [
     "PAD_STATE",
+    "DeviceFault",
+    "DeviceViolation",
     "KernelError",
     "PackedWrites",
     "SlidingWindow",
     "TableLayout",
+    "ViolationRecord",
     "Write",
     "gather_rows",
     "gather_rows_reference",

@@ -1,0 +1,29 @@
+"""The record that kernels keep of what they refused, on the device, until the host asks for it."""
+
+from kernels.record.host import DeviceFault, DeviceViolation, ViolationRecord
+from kernels.record.kernel import (
+    COUNT,
+    POSITION,
+    READ_PAST_ROW,
+    READ_ROW,
+    STATE_PAST_ROW,
+    WRITE_PAST_ROW,
+    WRITE_ROW,
+    report,
+    report_scalar,
+)
+
+__all__ = [
+    "COUNT",
+    "POSITION",
+    "READ_PAST_ROW",
+    "READ_ROW",
+    "STATE_PAST_ROW",
+    "WRITE_PAST_ROW",
+    "WRITE_ROW",
+    "DeviceFault",
+    "DeviceViolation",
+    "ViolationRecord",
+    "report",
+    "report_scalar",
+]
