@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from kernels.record import kernel
 
-__all__ = ["DeviceFault", "DeviceViolation", "ViolationRecord"]
+__all__ = ["DeviceFault", "DeviceViolation", "Refusal", "ViolationRecord"]
 
 
 class DeviceFault(IntEnum):
@@ -40,9 +40,23 @@ class DeviceFault(IntEnum):
     STATE_PAST_ROW = kernel.STATE_PAST_ROW.value
     """A recurrent state in column `wanted` of a row of `limit` entries."""
     POSITION = kernel.POSITION.value
-    """A position or a token index `wanted` that is not in 0..`limit` - 1."""
+    """A position `wanted` below 0, in a row of `limit` positions."""
     COUNT = kernel.COUNT.value
     """A row's count `wanted` that is not in 0..`limit`, the entries that the row holds."""
+    READ_PAST_COUNT = kernel.READ_PAST_COUNT.value
+    """A load from column `wanted` of a row of which `limit` entries are in use."""
+    TOKEN = kernel.TOKEN.value
+    """A token `wanted` of batch row `row`, in buffers of `limit` tokens."""
+
+
+class Refusal(NamedTuple):
+    """One lane that a reference refuses, described as a kernel would."""
+
+    fault: DeviceFault
+    group: int
+    row: int
+    wanted: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,11 @@ __all__ = [
     "COUNT",
     "FIELDS",
     "POSITION",
+    "READ_PAST_COUNT",
     "READ_PAST_ROW",
     "READ_ROW",
     "STATE_PAST_ROW",
+    "TOKEN",
     "WRITE_PAST_ROW",
     "WRITE_ROW",
     "report",
@@ -43,6 +45,8 @@ READ_ROW = tl.constexpr(3)
 STATE_PAST_ROW = tl.constexpr(4)
 POSITION = tl.constexpr(5)
 COUNT = tl.constexpr(6)
+READ_PAST_COUNT = tl.constexpr(7)
+TOKEN = tl.constexpr(8)
 
 FIELDS = tl.constexpr(7)
 _TOTAL = tl.constexpr(0)
@@ -76,9 +80,10 @@ def report(words, flag, KIND: tl.constexpr, group, row, wanted, limit, launch, r
 
 @triton.jit
 def report_scalar(words, flag, KIND: tl.constexpr, group, row, wanted, limit, launch, refused):
-    """Report one refusal of the whole program where the scalar `refused` holds."""
-    if refused:
-        _record(words, flag, KIND, 1, group, row, wanted, limit, launch)
+    """Report what the program refuses as a whole; the scalar `refused` is a bool or a number of lanes."""
+    total = refused.to(tl.int64)
+    if total > 0:
+        _record(words, flag, KIND, total, group, row, wanted, limit, launch)
 
 
 @triton.jit

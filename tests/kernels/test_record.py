@@ -34,6 +34,13 @@ def refuse_from(values, rows, limit, words, flag, launch, LANES: tl.constexpr): 
 
 
 @triton.jit(do_not_specialize=["launch"])
+def refuse_many(words, flag, launch):
+    """Refuse as many lanes as the program's number says."""
+    program = tl.program_id(0)
+    report_scalar(words, flag, COUNT, program, 0, 0, 0, launch, program)
+
+
+@triton.jit(do_not_specialize=["launch"])
 def refuse_whole_programs(words, flag, launch):
     """Refuse odd programs."""
     program = tl.program_id(0)
@@ -111,6 +118,15 @@ def test_a_refusal_of_a_whole_program_counts_once(device):
     assert (violation.total, violation.row, violation.limit, violation.launch) == (3, 7, 40, 2**40)
     assert violation.group % 2 == 1
     assert violation.wanted == violation.group + 40
+
+
+def test_a_program_may_refuse_a_number_of_lanes_at_once(device):
+    record = ViolationRecord.on(device)
+    refuse_many[(1,)](record.words, record.flag, 1)
+    assert record.read() == ()
+    refuse_many[(5,)](record.words, record.flag, 1)
+    (violation,) = record.read()
+    assert violation.total == 0 + 1 + 2 + 3 + 4
 
 
 def test_kinds_are_recorded_apart(device):
