@@ -13,11 +13,15 @@ from guard.errors import BlockTableViolation, Violation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kernels import DeviceViolation
+
 __all__ = [
     "batch_rows",
     "block_ids_of",
     "checked_block_ids",
     "group_count",
+    "kernel_kind",
+    "recorded",
     "row_capacity",
     "row_of",
 ]
@@ -28,7 +32,7 @@ _UNTOUCHED = "Nothing was written in any group."
 
 def row_of(req_index: Any, max_num_reqs: int) -> int:
     """Return the row that `req_index` names, or refuse it."""
-    whole = isinstance(req_index, int | np.integer) and not isinstance(req_index, bool)
+    whole = isinstance(req_index, int | np.integer)
     if whole and 0 <= req_index < max_num_reqs:
         return int(req_index)
     problem = (
@@ -90,6 +94,33 @@ def batch_rows(num_reqs: int, num_reqs_padded: Any, rows: int) -> BlockTableViol
     )
 
 
+def kernel_kind(found: DeviceViolation) -> Violation:
+    """Return the kind under which the guard reports what a kernel recorded."""
+    return Violation(f"kernel-{found.fault.name.lower().replace('_', '-')}")
+
+
+def recorded(found: Sequence[DeviceViolation]) -> BlockTableViolation:
+    """Describe what kernels of earlier launches have left out, by the first kind that they recorded."""
+    first = found[0]
+    kind = kernel_kind(first)
+    others = [f"{other.total} of kind {kernel_kind(other).value}" for other in found[1:]]
+    also = f" Also refused: {', '.join(others)}." if others else ""
+    return BlockTableViolation(
+        f"Kernel launch {first.launch} on the block tables left out {first.total} "
+        f"access{'es' * (first.total != 1)} of kind {kind.value}, the first of them to {first.wanted} with a "
+        f"limit of {first.limit}, for row {first.row} of group {first.group}.{also} No other row "
+        f"was touched, but what this request computed since is not to be trusted: abort it, and compare its "
+        f"positions and counts with the row's width.",
+        kind=kind,
+        request=first.row,
+        group=first.group,
+        wanted=first.wanted,
+        limit=first.limit,
+        launch=first.launch,
+        total=first.total,
+    )
+
+
 def block_ids_of(request: int, group: int, block_ids: Any) -> Sequence[int]:
     """Return what was passed for one group as a sequence of numbers, or refuse it."""
     if isinstance(block_ids, list | tuple | array):
@@ -106,7 +137,7 @@ def checked_block_ids(
 ) -> list[int]:
     """Return `block_ids` as a list of ints from 0 to below `limit`, or refuse the first that is not."""
     for block_id in block_ids:
-        if isinstance(block_id, bool) or not isinstance(block_id, int | np.integer):
+        if not isinstance(block_id, int | np.integer):
             raise _bad_block_id(request, group, block_id, pool, "needs whole numbers as block IDs, not")
         if block_id < 0:
             raise _bad_block_id(request, group, block_id, pool, "names a negative block:")

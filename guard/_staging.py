@@ -1,74 +1,147 @@
-"""Staged block IDs of one step: one entry per row, so that each row of each group is written once.
+"""Writes that are staged for the next launch: plain lists while rows are appended, arrays on the way out.
 
-A staged row spans all groups, also those that gain nothing: writing no entries stores the count that the
-row already has. That keeps the work per append independent of how writes are merged.
+A write spans all groups of its row, also those that gain nothing: writing no entries stores the count
+that the row already has.
 """
 
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 
-from kernels import upload_writes
+from guard.errors import GuardError
+from kernels import PackedWrites
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from kernels import PackedWrites
+    from kernels import StagingRing
 
-__all__ = ["LONG", "StagedRow", "merge", "pack_staged"]
+__all__ = ["Arrays", "StagedLog", "pack"]
 
-LONG = 64
-"""From how many IDs on an array is quicker to check and pack than a list."""
-
-
-StagedRow: TypeAlias = tuple[list[int], list[int], "list[int] | array[int]"]
-"""What one row gains: per group the column it starts at, per group the column it ends before, all IDs.
-
-A bare tuple, whose parts are never changed, because one is made for every append.
-"""
+Int32Array: TypeAlias = "NDArray[np.int32]"
 
 
-def _by_group(row: StagedRow) -> list[list[int]]:
-    starts, ends, block_ids = row
-    taken = 0
-    groups = []
-    for start, end in zip(starts, ends, strict=True):
-        groups.append(list(block_ids[taken : taken + end - start]))
-        taken += end - start
-    return groups
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Staged writes of distinct rows as int32 arrays, one element per write; contents back to back.
+
+    `lengths` counts IDs and `ends` entries, so they differ by the group's expansion.
+    """
+
+    groups: Int32Array
+    rows: Int32Array
+    starts: Int32Array
+    ends: Int32Array
+    lengths: Int32Array
+    contents: Int32Array
 
 
-def merge(earlier: StagedRow, later: StagedRow) -> StagedRow:
-    """Join two stretches of one row, `later` beginning in each group where `earlier` ends."""
-    pairs = zip(_by_group(earlier), _by_group(later), strict=True)
-    return earlier[0], later[1], [block_id for pair in pairs for ids in pair for block_id in ids]
+class StagedLog:
+    """Appends in the order in which they came.
+
+    Per append: its row, and per group the column at which it starts and the one before which it ends.
+    `contents` are the IDs of all appends and groups in that order. It refuses what uint32 does not hold.
+    """
+
+    __slots__ = ("_expansion", "_groups", "_num_groups", "contents", "ends", "rows", "starts")
+
+    def __init__(self, num_rows: int, expansion: Sequence[int]) -> None:
+        """Start empty, for groups whose IDs become `expansion` entries each."""
+        self._num_groups = len(expansion)
+        self._groups = np.tile(np.arange(self._num_groups, dtype=np.int32), num_rows)
+        self._expansion = np.array(expansion, dtype=np.int32) if max(expansion, default=1) > 1 else None
+        self.rows: list[int] = []
+        self.starts: list[tuple[int, ...]] = []
+        self.ends: list[tuple[int, ...]] = []
+        self.contents = array("I")
+
+    def clear(self) -> None:
+        """Forget every append; the lists stay the same objects."""
+        self.rows.clear()
+        self.starts.clear()
+        self.ends.clear()
+        del self.contents[:]
+
+    def mend(self, counts: list[tuple[int, ...]]) -> None:
+        """Take off what an append that was broken off has left behind."""
+        whole = min(len(self.rows), len(self.starts), len(self.ends))
+        complete = len(self.rows) == len(self.starts) == len(self.ends)
+        if complete and whole and counts[self.rows[-1]] is not self.ends[-1]:
+            whole -= 1
+        for staged in (self.rows, self.starts, self.ends):
+            del staged[whole:]
+        del self.contents[self._num_ids() :]
+
+    def _num_ids(self) -> int:
+        expansion = [1] * self._num_groups if self._expansion is None else self._expansion.tolist()
+        return sum(
+            (end - start) // parts
+            for starts, ends in zip(self.starts, self.ends, strict=True)
+            for start, end, parts in zip(starts, ends, expansion, strict=True)
+        )
+
+    def arrays(self) -> Iterator[Arrays]:
+        """Yield the appends as arrays in which no row comes twice, in an order that keeps the last ahead."""
+        rows = np.asarray(array("I", self.rows)).view(np.int32)
+        num_writes = len(rows) * self._num_groups
+        starts = np.fromiter(chain.from_iterable(self.starts), np.int32, num_writes)
+        ends = np.fromiter(chain.from_iterable(self.ends), np.int32, num_writes)
+        lengths = ends - starts
+        if self._expansion is not None:
+            lengths //= np.tile(self._expansion, len(rows))
+        contents = np.array(self.contents, dtype=np.uint32).view(np.int32)
+        if int(lengths.sum()) != len(contents):
+            raise GuardError(
+                f"staged lengths add up to {int(lengths.sum())} block IDs, but {len(contents)} are staged; "
+                f"nothing was written. A list changed its length while it was appended."
+            )
+        if self._num_groups > 1:
+            rows = np.repeat(rows, self._num_groups)
+        whole = Arrays(self._groups[:num_writes], rows, starts, ends, lengths, contents)
+        if len(set(self.rows)) == len(self.rows):
+            yield whole
+        else:
+            yield from self._stretches(whole)
+
+    def _stretches(self, whole: Arrays) -> Iterator[Arrays]:
+        """Cut before each append to a row that is in the stretch already: launches keep their order."""
+        offsets = np.concatenate(([0], np.cumsum(whole.lengths)))
+        seen: set[int] = set()
+        first = 0
+        for append, row in enumerate([*self.rows, None]):
+            if row is not None and row not in seen:
+                seen.add(row)
+                continue
+            part = slice(first * self._num_groups, append * self._num_groups)
+            yield Arrays(
+                whole.groups[part],
+                whole.rows[part],
+                whole.starts[part],
+                whole.ends[part],
+                whole.lengths[part],
+                whole.contents[offsets[part.start] : offsets[part.stop]],
+            )
+            first, seen = append, {row} if row is not None else set()
 
 
-def pack_staged(staged: Mapping[int, StagedRow], num_groups: int, device: torch.device) -> PackedWrites:
-    """Put the staged rows into one buffer on `device`, one write per row and group."""
-    starts, ends, block_ids = zip(*staged.values(), strict=True)
-    num_writes = len(staged) * num_groups
-    first = np.array(list(chain.from_iterable(starts)), dtype=np.intc)
-    lengths = np.array(list(chain.from_iterable(ends)), dtype=np.intc) - first
-    offsets = np.zeros(num_writes + 1, dtype=np.intc)
-    np.cumsum(lengths, out=offsets[1:])
-    groups = np.tile(np.arange(num_groups, dtype=np.intc), len(staged))
-    rows = np.repeat(np.fromiter(staged, dtype=np.intc, count=len(staged)), num_groups)
-    packed = np.concatenate((groups, rows, first, offsets, _joined(block_ids)))
-    return upload_writes(torch.from_numpy(packed), num_writes, num_groups, int(lengths.max()), device)
-
-
-def _joined(block_ids: tuple[list[int] | array[int], ...]) -> NDArray[np.intc]:
-    if max(map(len, block_ids)) < LONG:
-        return np.array(list(chain.from_iterable(block_ids)), dtype=np.intc)
-    joined = array("i")
-    for ids in block_ids:
-        joined.extend(ids)
-    return np.frombuffer(joined, dtype=np.intc)
+def pack(writes: Arrays, num_groups: int, largest_expansion: int, ring: StagingRing) -> PackedWrites:
+    """Lay `writes` out in a buffer of `ring`, as the staged writer's contract says."""
+    num_writes = len(writes.rows)
+    size = 4 * num_writes + 1 + len(writes.contents)
+    buffer, view = ring.take(size)
+    view[:num_writes] = writes.groups
+    view[num_writes : 2 * num_writes] = writes.rows
+    view[2 * num_writes : 3 * num_writes] = writes.starts
+    offsets: NDArray[Any] = view[3 * num_writes : 4 * num_writes + 1]
+    offsets[0] = 0
+    np.cumsum(writes.lengths, out=offsets[1:])
+    view[4 * num_writes + 1 : size] = writes.contents
+    longest = int(writes.lengths.max()) * largest_expansion
+    return PackedWrites(buffer, num_writes, num_groups, longest)

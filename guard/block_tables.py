@@ -1,21 +1,22 @@
 """Block tables of a worker that refuse a write before it touches anything.
 
-A drop-in for the tables of vLLM's Model Runner V2, with the constructor of 0.28 and of 0.33; slot mapping
-is not part of it. Per cache group there is one int32 table [max_num_reqs, row width] on the device and
-one of the same shape for the forward pass.
+A drop-in for the tables of vLLM's Model Runner V2, in every form from 0.25 to 0.33. Per cache group
+there is one int32 table [max_num_reqs, row width] on the device and one of the same shape for the
+forward pass; all groups share slot mappings, int64 [groups, max_num_batched_tokens].
 
 * `append_block_ids` checks the whole write, all groups of it, on the host and then stages it. A write
   that is refused leaves tables, counts and staged writes as they were, and the next one works.
-* `apply_staged_writes` sends what is staged in one copy and one launch, and nothing when there is none.
-* `gather_block_tables` fills the forward-pass tables in one launch. They keep their addresses, so a CUDA
-  graph may read them.
+  `append_batch` does the same for many rows at once, from arrays.
+* `apply_staged_writes` sends what is staged in one launch and no copy, and nothing when there is none.
+* `gather_block_tables` and `compute_slot_mappings` fill the forward-pass tables and the slot mappings in
+  one launch each. Both keep their addresses, so a CUDA graph may read them.
 
-None of the three waits for the device. Launches go to the current stream.
+None of them waits for the device, except in mode `strict`. Launches go to the current stream. What a
+kernel itself refuses is written down on the device and raised by a later call.
 """
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,14 +24,26 @@ import numpy as np
 import torch
 
 from guard import _refusals as refuse
+from guard._append import Append, make_append
+from guard._batch import batch_arrays
 from guard._geometry import INT32_END, Geometry, bind_options, whole_number
-from guard._staging import LONG, StagedRow, merge, pack_staged
+from guard._staging import Arrays, StagedLog, pack
 from guard._text import shown
-from guard.errors import GuardUsageError
-from kernels import KernelError, SlidingWindow, TableLayout, gather_rows, write_staged
+from guard.errors import BlockTableViolation, GuardUsageError
+from guard.settings import Mode, chosen_mode
+from guard.snapshot import Snapshot
+from kernels import (
+    KernelError,
+    SlidingWindow,
+    StagingRing,
+    TableLayout,
+    ViolationRecord,
+    gather_rows,
+    write_staged,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,7 +62,7 @@ class BlockCounts:
 
     __slots__ = ("_rows", "gpu")
 
-    def __init__(self, rows: list[list[int]], num_groups: int, device: torch.device) -> None:
+    def __init__(self, rows: list[tuple[int, ...]], num_groups: int, device: torch.device) -> None:
         """Show `rows`, one list of group counts per row, and keep the device's copy."""
         self._rows = rows
         self.gpu = torch.zeros((num_groups, len(rows)), dtype=torch.int32, device=device)
@@ -71,11 +84,9 @@ class BlockTables:
     """The block tables of all cache groups of one worker.
 
     `num_pool_blocks`, if given, is the size of the block pool that all groups share; a block ID outside
-    it is refused. The other arguments are vLLM's.
+    it is refused. `mode` and `configuration` say what the guard does (`guard.settings`). The other
+    arguments are vLLM's.
     """
-
-    redirect_writes_to_null_block = False
-    """While True every appended ID is stored as the null block, 0."""
 
     @overload
     def __init__(
@@ -93,6 +104,8 @@ class BlockTables:
         dcp_sharded: Sequence[bool] | None = None,
         *,
         num_pool_blocks: int | None = None,
+        mode: Mode | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None: ...
 
     @overload
@@ -111,6 +124,8 @@ class BlockTables:
         sliding_window_reach: Sequence[int] | None = None,
         *,
         num_pool_blocks: int | None = None,
+        mode: Mode | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None: ...
 
     def __init__(  # noqa: PLR0913 - the engine's own arguments
@@ -122,6 +137,8 @@ class BlockTables:
         device: torch.device | str,
         *positional: Any,
         num_pool_blocks: int | None = None,
+        mode: Mode | str | None = None,
+        configuration: Mapping[str, Any] | None = None,
         **named: Any,
     ) -> None:
         """Check the arguments of either form and allocate the tables."""
@@ -142,13 +159,20 @@ class BlockTables:
                 "num_pool_blocks", num_pool_blocks, minimum=1, maximum=self._id_limit
             )
             self.num_pool_blocks = self._id_limit
-        self._row_widths = geometry.row_widths
-        self._expands = any(factor > 1 for factor in geometry.blocks_per_kv_block)
-        self._no_entries = [0] * self.num_kv_cache_groups
-        # A row's counts are replaced and never changed in place: staged rows share them.
+        self.mode = chosen_mode(mode, configuration)
+        self._no_entries = (0,) * self.num_kv_cache_groups
+        # A row's counts are replaced and never changed in place: staged writes share them.
         self._counts = [self._no_entries] * self.max_num_reqs
-        self._staged: dict[int, StagedRow] = {}
+        self._log = StagedLog(self.max_num_reqs, geometry.blocks_per_kv_block)
+        self._batches: list[Arrays] = []
         self._dirty_rows = 0
+        self._launches = 0
+        self._refused: dict[str, int] = {}
+        self._most_entries = np.zeros(self.num_kv_cache_groups, dtype=np.int64)
+        limit = None if self.mode is Mode.OFF else self._id_limit
+        self._quick_append = make_append(geometry, self._log, self._counts, limit, self._append_unusual)
+        self._redirects = False
+        self._choose_append()
         try:
             self.device = torch.device(device)
             self._allocate()
@@ -179,6 +203,12 @@ class BlockTables:
         self.block_tables = [BlockTable(zeros(width)) for width in widths]
         self.input_block_tables = [zeros(width) for width in widths]
         self.num_blocks = BlockCounts(self._counts, self.num_kv_cache_groups, self.device)
+        self.slot_mappings = torch.zeros(
+            (self.num_kv_cache_groups, self.max_num_batched_tokens), dtype=torch.int64, device=self.device
+        )
+        self._record = None if self.mode is Mode.OFF else ViolationRecord.on(self.device)
+        # Room for the headers of a full batch and some IDs; a step with more of them takes a larger one.
+        self._ring = StagingRing(self.device, 8 * max(1, self.num_kv_cache_groups) * self.max_num_reqs + 1024)
 
     def init_block_table_layout_tensors(self) -> None:
         """Read the tables' addresses anew and restore what the device may have lost with its memory.
@@ -193,6 +223,7 @@ class BlockTables:
         self._inputs = TableLayout.of(self.input_block_tables)
         self._reach = self._on_device(geometry.sliding_window_reach)
         self._window_block_sizes = self._on_device(geometry.kernel_block_sizes)
+        self._expansion = self._on_device(geometry.blocks_per_kv_block)
         self.num_blocks.upload()
 
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
@@ -213,6 +244,22 @@ class BlockTables:
         """The forward-pass tables' addresses, uint64 [groups]."""
         return self._inputs.pointers
 
+    @property
+    def redirect_writes_to_null_block(self) -> bool:
+        """While True every appended ID is stored as the null block, 0."""
+        return self._redirects
+
+    @redirect_writes_to_null_block.setter
+    def redirect_writes_to_null_block(self, redirects: bool) -> None:
+        self._redirects = bool(redirects)
+        self._choose_append()
+
+    def _choose_append(self) -> None:
+        self._append: Append = self._append_unusual if self._redirects else self._quick_append
+        # Found on the instance, it is called without a step in between; a subclass's own goes first.
+        if type(self).append_block_ids is BlockTables.append_block_ids:
+            self.__dict__["append_block_ids"] = self._append
+
     def append_block_ids(
         self, req_index: int, new_block_ids: Sequence[Sequence[int]], overwrite: bool
     ) -> None:
@@ -221,85 +268,159 @@ class BlockTables:
         Raises:
             BlockTableViolation: the write was refused and nothing has changed.
         """
-        row = req_index
-        if type(row) is not int or not 0 <= row < self.max_num_reqs:
-            row = refuse.row_of(req_index, self.max_num_reqs)
-        starts = self._no_entries if overwrite else self._counts[row]
-        write = self._quick_check(starts, new_block_ids)
-        if write is None:
-            write = self._full_check(row, starts, new_block_ids)
-        if row in self._staged and not overwrite:
-            self._staged[row] = merge(self._staged[row], write)
-        else:
-            self._staged[row] = write
-        self._counts[row] = write[1]
+        self._append(req_index, new_block_ids, overwrite)
 
-    def _quick_check(self, starts: list[int], new_block_ids: Any) -> StagedRow | None:
-        """Accept the usual write, plain lists of ints that fit; None for any that needs `_full_check`."""
-        usual = type(new_block_ids) is tuple and len(new_block_ids) == len(starts)
-        if not usual or self._expands or self.redirect_writes_to_null_block:
-            return None
-        block_ids: list[int] = []
-        ends = []
-        # All three have one element per group, and naming `strict` would cost a fifth of the loop.
-        for start, ids, width in zip(starts, new_block_ids, self._row_widths):  # noqa: B905
-            if type(ids) is not list:
-                return None
-            end = start + len(ids)
-            if end > width:
-                return None
-            ends.append(end)
-            block_ids += ids
-        if len(block_ids) >= LONG:
-            packed = self._packed(block_ids)
-            return None if packed is None else (starts, ends, packed)
-        limit = self._id_limit
-        for block_id in block_ids:
-            if type(block_id) is not int or not 0 <= block_id < limit:
-                return None
-        return starts, ends, block_ids
-
-    def _packed(self, block_ids: list[int]) -> array[int] | None:
-        """Check a long list at the speed of numpy; None when it needs `_full_check`."""
+    def _append_unusual(
+        self, req_index: int, new_block_ids: Sequence[Sequence[int]], overwrite: bool
+    ) -> None:
+        """Stage any legal write, or refuse it by its first fault."""
         try:
-            packed = array("i", block_ids)
-        except (OverflowError, TypeError):
-            return None
-        numbers = np.frombuffer(packed, dtype=np.intc)
-        lowest = int(numbers.min())
-        if lowest < 0 or int(numbers.max()) >= self._id_limit:
-            return None
-        # array takes a bool for the number it equals, which can only be 0 or 1.
-        return None if lowest <= 1 and bool in set(map(type, block_ids)) else packed
+            row, before, after, block_ids = self._checked(req_index, new_block_ids, overwrite)
+        except BlockTableViolation as violation:
+            self._refuse(violation)
+            return
+        log = self._log
+        try:
+            log.contents.fromlist(block_ids)
+            log.rows.append(row)
+            log.starts.append(before)
+            log.ends.append(after)
+            self._counts[row] = after
+        except BaseException:
+            log.mend(self._counts)
+            raise
 
-    def _full_check(self, row: int, starts: list[int], new_block_ids: Any) -> StagedRow:
-        """Accept any legal write, or refuse it by its first fault."""
-        if not isinstance(new_block_ids, tuple | list) or len(new_block_ids) != len(starts):
-            raise refuse.group_count(row, new_block_ids, len(starts))
+    def _checked(
+        self, req_index: Any, new_block_ids: Any, overwrite: bool
+    ) -> tuple[int, tuple[int, ...], tuple[int, ...], list[int]]:
+        """Return row, counts before and after, and the IDs of all groups of a legal write."""
+        row = refuse.row_of(req_index, self.max_num_reqs)
+        before = self._no_entries if overwrite else self._counts[row]
+        if not isinstance(new_block_ids, tuple | list) or len(new_block_ids) != len(before):
+            raise refuse.group_count(row, new_block_ids, len(before))
         block_ids: list[int] = []
-        ends = []
+        after = []
         for group, (start, given, width) in enumerate(
-            zip(starts, new_block_ids, self._row_widths, strict=True)
+            zip(before, new_block_ids, self._geometry.row_widths, strict=True)
         ):
-            factor = self.blocks_per_kv_block[group]
             ids = refuse.block_ids_of(row, group, given)
-            added = len(ids) * factor
+            added = len(ids) * self.blocks_per_kv_block[group]
             if start + added > width:
                 raise refuse.row_capacity(row, group, start, added, width)
             ids = refuse.checked_block_ids(row, group, ids, self._id_limit, self.num_pool_blocks)
-            if self.redirect_writes_to_null_block:
-                ids = [0] * len(ids)
-            block_ids += [block_id * factor + part for block_id in ids for part in range(factor)]
-            ends.append(start + added)
-        return starts, ends, block_ids
+            block_ids += [0] * len(ids) if self._redirects else ids
+            after.append(start + added)
+        return row, before, tuple(after), block_ids
+
+    def append_batch(
+        self,
+        rows: NDArray[np.integer[Any]],
+        block_ids: Sequence[NDArray[np.integer[Any]]],
+        lengths: Sequence[NDArray[np.integer[Any]]],
+        overwrite: bool,
+    ) -> None:
+        """Stage IDs for `rows`, each row once, as one write that is accepted or refused whole.
+
+        Per group, `block_ids` [total] holds the IDs of all rows one after another and `lengths` [rows]
+        how many are each row's.
+
+        Raises:
+            BlockTableViolation: the write was refused and nothing has changed.
+            GuardUsageError: the arrays do not go together.
+        """
+        try:
+            batch, after = batch_arrays(
+                self._geometry, self._counts, rows, block_ids, lengths, overwrite, self._id_limit
+            )
+        except BlockTableViolation as violation:
+            self._refuse(violation)
+            return
+        if self._redirects:
+            batch.contents.fill(0)
+        # What was appended row by row before stays ahead of the batch.
+        earlier = list(self._log.arrays()) if self._log.rows else []
+        self._batches += [*earlier, batch]
+        self._log.clear()
+        for row, counts in after:
+            self._counts[row] = counts
+
+    def _refuse(self, violation: BlockTableViolation) -> None:
+        """Count a refusal, and raise it unless the mode only counts."""
+        kind = violation.kind.value
+        self._refused[kind] = self._refused.get(kind, 0) + violation.total
+        if self.mode is not Mode.COUNT:
+            raise violation
+
+    def snapshot(self) -> Snapshot:
+        """Return what was refused so far, and the largest share of a row that was used."""
+        return Snapshot(
+            mode=self.mode,
+            launches=self._launches,
+            refused=dict(self._refused),
+            most_entries=tuple(self._most_entries.tolist()),
+            row_widths=self._geometry.row_widths,
+        )
+
+    def report_kernel_violations(self, *, wait: bool = False) -> None:
+        """Count, and raise unless the mode only counts, what kernels have refused since the last report.
+
+        Every launch on the tables does so for those before it; without `wait` it costs a look at host
+        memory and sees what has run.
+        """
+        record = self._record
+        if record is None or not (wait or record.pending()):
+            return
+        found = record.read()
+        record.reset()
+        if found:
+            for other in found[1:]:
+                kind = refuse.kernel_kind(other).value
+                self._refused[kind] = self._refused.get(kind, 0) + other.total
+            self._refuse(refuse.recorded(found))
+
+    def _launched(self) -> None:
+        if self.mode is Mode.STRICT:
+            self.report_kernel_violations(wait=True)
+
+    def _next_launch(self) -> dict[str, Any]:
+        """Report earlier launches and number the next; its bound and record."""
+        self.report_kernel_violations()
+        self._launches += 1
+        return {"bounded": self.mode is not Mode.OFF, "record": self._record, "launch": self._launches}
 
     def apply_staged_writes(self) -> None:
-        """Write everything that is staged into the tables, in one copy and one launch."""
-        if not self._staged or not self.num_kv_cache_groups:
+        """Write everything that is staged into the tables, in one launch.
+
+        A row that was appended to twice, or batches beside single appends, take further launches.
+
+        Raises:
+            BlockTableViolation: a kernel of an earlier step refused something; everything stays staged.
+        """
+        self.report_kernel_violations()
+        if not self.num_kv_cache_groups:
             return
-        packed = pack_staged(self._staged, self.num_kv_cache_groups, self.device)
-        write_staged(self._layout, self.num_blocks.gpu, packed)
-        self._staged.clear()
+        if self._log.rows:
+            self._batches += self._log.arrays()
+            self._log.clear()
+        while self._batches:
+            self._write(self._batches[0])
+            del self._batches[0]
+
+    def _write(self, writes: Arrays) -> None:
+        largest = max(self.blocks_per_kv_block)
+        packed = pack(writes, self.num_kv_cache_groups, largest, self._ring)
+        launch = self._next_launch()
+        write_staged(
+            self._layout,
+            self.num_blocks.gpu,
+            packed,
+            expansion=self._expansion if largest > 1 else None,
+            **launch,
+        )
+        self._ring.launched()
+        ends = writes.ends.reshape(-1, self.num_kv_cache_groups)
+        np.maximum(self._most_entries, ends.max(axis=0), out=self._most_entries)
+        self._launched()
 
     def gather_block_tables(
         self,
@@ -334,11 +455,20 @@ class BlockTables:
         launched = max(int(num_reqs_padded), self._dirty_rows if out is None else 0)
         window = self._window(num_computed_tokens)
         try:
-            gather_rows(self._layout, self.num_blocks.gpu, idx_mapping, target, launched, window=window)
+            gather_rows(
+                self._layout,
+                self.num_blocks.gpu,
+                idx_mapping,
+                target,
+                launched,
+                window=window,
+                **self._next_launch(),
+            )
         except KernelError as error:
             raise GuardUsageError(str(error)) from error
         if out is None:
             self._dirty_rows = num_reqs
+        self._launched()
         return tuple(table[:num_reqs_padded] for table in target.tables)
 
     def _window(self, num_computed_tokens: torch.Tensor | None) -> SlidingWindow | None:

@@ -1,8 +1,9 @@
 """What the guard raises: refused writes and reads, unsafe deployments, and misuse of its own interface.
 
 A `BlockTableViolation` is a record of one refusal. Whatever raised it has changed nothing: no table, no
-count and no staged write. Violations depend only on what the scheduler handed over, so all ranks of a
-deployment raise alike.
+count and no staged write. Violations of the host's checks depend only on what the scheduler handed over,
+so all ranks of a deployment raise alike; those whose kind begins with `kernel-` are what a kernel of this
+rank left out, reported by a later call.
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ class Violation(enum.StrEnum):
     """A block ID that is not a block of the pool."""
     BATCH_ROWS = "batch-rows"
     """More batch rows than the forward-pass tables have."""
+    KERNEL_WRITE_PAST_ROW = "kernel-write-past-row"
+    """A kernel's store outside its row."""
+    KERNEL_WRITE_ROW = "kernel-write-row"
+    """A kernel's store to a row that does not exist."""
+    KERNEL_READ_PAST_ROW = "kernel-read-past-row"
+    """A kernel's load outside its row."""
+    KERNEL_READ_ROW = "kernel-read-row"
+    """A kernel's load from a row that does not exist."""
+    KERNEL_STATE_PAST_ROW = "kernel-state-past-row"
+    """A recurrent state's column outside its row."""
+    KERNEL_POSITION = "kernel-position"
+    """A position or a token index that no table reaches."""
+    KERNEL_COUNT = "kernel-count"
+    """A count on the device that is more than its row holds."""
 
 
 class BlockTableViolation(GuardError, RuntimeError):
@@ -49,6 +64,8 @@ class BlockTableViolation(GuardError, RuntimeError):
         wanted: the offending number: entries, row index, group count, block ID or batch rows.
         limit: what it had to stay within: entries at most for a row; for the others the count of what
             there is, so that valid indices and IDs lie below it. None if there is no such number.
+        launch: for what a kernel refused, the number of its launch on these tables; else None.
+        total: how many writes or reads of this kind were refused; 1 for a write that was refused whole.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of the record
@@ -60,6 +77,8 @@ class BlockTableViolation(GuardError, RuntimeError):
         group: int | None = None,
         wanted: object = None,
         limit: int | None = None,
+        launch: int | None = None,
+        total: int = 1,
     ) -> None:
         """Keep the record beside its message."""
         super().__init__(message)
@@ -68,3 +87,5 @@ class BlockTableViolation(GuardError, RuntimeError):
         self.group = group
         self.wanted = wanted
         self.limit = limit
+        self.launch = launch
+        self.total = total

@@ -11,9 +11,9 @@ from kernels.layout import TableLayout
 from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
 from kernels.staged_writer import (
     PackedWrites,
+    StagingRing,
     Write,
     pack_writes,
-    upload_writes,
     write_staged,
     write_staged_reference,
 )
@@ -26,6 +26,7 @@ __all__ = [
     "KernelError",
     "PackedWrites",
     "SlidingWindow",
+    "StagingRing",
     "TableLayout",
     "ViolationRecord",
     "Write",
@@ -34,7 +35,6 @@ __all__ = [
     "pack_writes",
     "select_states",
     "select_states_reference",
-    "upload_writes",
     "write_staged",
     "write_staged_reference",
 ]

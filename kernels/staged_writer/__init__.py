@@ -1,13 +1,13 @@
 """Write the staged block IDs of any number of groups into their rows, in one launch."""
 
-from kernels.staged_writer.host import PackedWrites, Write, pack_writes, upload_writes, write_staged
+from kernels.staged_writer.host import PackedWrites, StagingRing, Write, pack_writes, write_staged
 from kernels.staged_writer.reference import write_staged_reference
 
 __all__ = [
     "PackedWrites",
+    "StagingRing",
     "Write",
     "pack_writes",
-    "upload_writes",
     "write_staged",
     "write_staged_reference",
 ]

@@ -1,8 +1,9 @@
-"""Host side of the staged writer: pack writes into one buffer, copy it once, launch once.
+"""Host side of the staged writer: lay writes out in one buffer and launch once.
 
-`pack_writes` checks each write against the kernel's contract. `upload_writes` takes a buffer that already
-keeps it, from a caller that stages many writes per step and has checked them itself. Rows, starts and
-lengths may be anything that int32 holds: keeping them inside the row is the kernel's work.
+`pack_writes` checks each write against the kernel's contract and copies them to the device. `StagingRing`
+is for a caller that writes every step and keeps the contract itself: it fills a buffer of host memory
+that the kernel reads in place, so that a step is one launch and no copy. Rows, starts and lengths may be
+anything that int32 holds: keeping them inside the row is the kernel's work.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -20,9 +21,15 @@ from kernels.staged_writer.kernel import staged_writer_kernel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["CHUNK", "PackedWrites", "Write", "pack_writes", "upload_writes", "write_staged"]
+    from numpy.typing import NDArray
+
+    from kernels.record import ViolationRecord
+
+__all__ = ["CHUNK", "SHORT_CHUNK", "PackedWrites", "StagingRing", "Write", "pack_writes", "write_staged"]
 
 CHUNK = 1024
+SHORT_CHUNK = 32
+"""Entries per program where no write is longer: one warp."""
 _INT32_END = 2**31
 
 
@@ -37,7 +44,10 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedWrites:
-    """Writes in the kernel's buffer, on the device."""
+    """Writes in the kernel's buffer, on the device or in pinned host memory.
+
+    `longest` is how many entries the longest write fills, its IDs expanded.
+    """
 
     buffer: torch.Tensor
     num_writes: int
@@ -45,8 +55,13 @@ class PackedWrites:
     longest: int
 
 
-def pack_writes(writes: Iterable[Write], num_groups: int, device: torch.device) -> PackedWrites:
-    """Pack `writes`, at most one per group and row, for `num_groups` groups."""
+def pack_writes(
+    writes: Iterable[Write], num_groups: int, device: torch.device, *, largest_expansion: int = 1
+) -> PackedWrites:
+    """Pack `writes`, at most one per group and row, for `num_groups` groups, and copy them to `device`.
+
+    `largest_expansion` is the most entries that an ID becomes in any group.
+    """
     groups, rows, starts, contents = array("i"), array("i"), array("i"), array("i")
     lengths: list[int] = []
     seen: set[tuple[int, int]] = set()
@@ -59,28 +74,67 @@ def pack_writes(writes: Iterable[Write], num_groups: int, device: torch.device) 
         lengths.append(len(ids))
     offsets = array("i", accumulate(lengths, initial=0))
     packed = torch.frombuffer(groups + rows + starts + offsets + contents, dtype=torch.int32)
-    return upload_writes(packed, len(groups), num_groups, max(lengths, default=0), device)
-
-
-def upload_writes(
-    packed: torch.Tensor, num_writes: int, num_groups: int, longest: int, device: torch.device
-) -> PackedWrites:
-    """Copy `packed`, an int32 CPU tensor laid out as the kernel's contract says, in one transfer.
-
-    The caller does not change it afterwards; `longest` is the length of the longest write.
-    """
-    require(packed.numel() < _INT32_END, f"{packed.numel()} staged numbers do not fit one launch")
     if device.type != "cpu":
-        # A fresh pinned block per call, from the host allocator: it gives a block out again only after
-        # the copy that reads it has run, so any number of steps may be in flight.
+        # A fresh pinned block from the host allocator: it gives a block out again only after the copy
+        # that reads it has run.
         packed = packed.pin_memory().to(device, non_blocking=True)
-    return PackedWrites(packed, num_writes, num_groups, longest)
+    return PackedWrites(packed, len(groups), num_groups, max(lengths, default=0) * largest_expansion)
 
 
-def write_staged(
-    layout: TableLayout, counts: torch.Tensor, writes: PackedWrites, *, bounded: bool = True
+class StagingRing:
+    """Host buffers that launches read in place, each given out again only after its launch has ended.
+
+    `depth` is how many launches may be under way before the host waits for the oldest. A buffer that is
+    too small is replaced while no launch reads it.
+    """
+
+    __slots__ = ("_events", "_next", "_on_gpu", "_tensors", "_views")
+
+    def __init__(self, device: torch.device, size: int, depth: int = 4) -> None:
+        """Allocate `depth` buffers of `size` int32 numbers for launches on `device`."""
+        self._on_gpu = device.type != "cpu"
+        self._tensors = [self._buffer(size) for _ in range(depth)]
+        self._views: list[NDArray[Any]] = [tensor.numpy() for tensor in self._tensors]
+        self._events: list[Any] = [torch.Event(device) for _ in range(depth)] if self._on_gpu else []
+        self._next = 0
+
+    def _buffer(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.int32, pin_memory=self._on_gpu)
+
+    def take(self, size: int) -> tuple[torch.Tensor, NDArray[Any]]:
+        """Return a buffer of at least `size` numbers that no launch reads, and numpy's view of it."""
+        require(size < _INT32_END, f"{size} staged numbers do not fit one launch")
+        place = self._next
+        # An event that was never recorded counts as past.
+        if self._on_gpu and not self._events[place].query():
+            self._events[place].synchronize()
+        if len(self._views[place]) < size:
+            self._tensors[place] = self._buffer(1 << (size - 1).bit_length())
+            self._views[place] = self._tensors[place].numpy()
+        return self._tensors[place], self._views[place]
+
+    def launched(self) -> None:
+        """Say that the launch which reads the buffer that was taken last is on the current stream."""
+        if self._on_gpu:
+            self._events[self._next].record()
+        self._next = (self._next + 1) % len(self._tensors)
+
+
+def write_staged(  # noqa: PLR0913 - one argument per array that the launch reads
+    layout: TableLayout,
+    counts: torch.Tensor,
+    writes: PackedWrites,
+    *,
+    expansion: torch.Tensor | None = None,
+    bounded: bool = True,
+    record: ViolationRecord | None = None,
+    launch: int = 0,
 ) -> None:
-    """Store `writes` into the tables of `layout` and their ends into `counts` [groups, num_rows] int32."""
+    """Store `writes` into the tables of `layout` and their ends into `counts` [groups, num_rows] int32.
+
+    `expansion` int32 [groups], if given, says how many entries each block ID becomes. What a bounded
+    launch leaves out is described in `record`, if there is one, under the number `launch`.
+    """
     require(counts.dtype == torch.int32, f"counts are {counts.dtype}, not torch.int32")
     require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
     require(counts.stride(1) == 1, "counts of one group are not adjacent")
@@ -88,18 +142,31 @@ def write_staged(
     require_lane(staged_writer_kernel, layout.device)
     if writes.num_writes == 0:
         return
-    chunks = max(1, -(-writes.longest // CHUNK))
-    staged_writer_kernel[(writes.num_writes, chunks)](
+    record = record if bounded else None
+    if expansion is not None:
+        require(expansion.shape == (layout.num_groups,), "expansion needs one number per group")
+        require(expansion.dtype == torch.int32, f"expansion is {expansion.dtype}, not torch.int32")
+    short = writes.longest <= SHORT_CHUNK
+    chunk = SHORT_CHUNK if short else CHUNK
+    staged_writer_kernel[(writes.num_writes, max(1, -(-writes.longest // chunk)))](
         layout.pointers,
         layout.strides,
         layout.widths,
+        # What a variant does not read is filled by any tensor.
+        counts if expansion is None else expansion,
         counts,
         counts.stride(0),
         writes.buffer,
         writes.num_writes,
         layout.num_rows,
+        counts if record is None else record.words,
+        counts if record is None else record.flag,
+        launch,
+        EXPANDED=expansion is not None,
         BOUNDED=bounded,
-        CHUNK=CHUNK,
+        RECORDED=record is not None,
+        CHUNK=chunk,
+        num_warps=1 if short else 4,
     )
 
 

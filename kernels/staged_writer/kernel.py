@@ -5,34 +5,48 @@ Contract (arrays are int32 unless said otherwise; n is `num_writes`):
 * `pointers` uint64, `strides` int64, `widths` int64: [groups], a `TableLayout`.
 * `counts`: [groups, num_rows], row g at `counts + g * counts_stride`.
 * `writes`: group IDs [n], rows [n], starts [n], offsets [n + 1], contents [offsets[n]], back to back in
-  one buffer of fewer than 2**31 elements. The host guarantees 0 <= group < groups, offsets that begin at
-  0 and do not fall, and at most one write per (group, row), so that no two programs store to one place
-  and the order of programs does not matter.
+  one buffer of fewer than 2**31 elements, on the device or in pinned host memory: each number is read
+  once. The host guarantees 0 <= group < groups, offsets that begin at 0 and do not fall, and at most one
+  write per (group, row), so that no two programs store to one place and the order of programs does not
+  matter.
+* EXPANDED: `expansion` [groups] says how many entries each block ID becomes, at least 1: ID b becomes
+  b * expansion + 0, 1, ... A write's length is then its IDs times that. Without EXPANDED it is not read,
+  and each ID is one entry.
 * BOUNDED: a store happens only where 0 <= row < num_rows and 0 <= start + lane < width. The count stored
   is start + length clipped to 0..width, and none is stored for a row that does not exist. So whatever
   was refused, no count ever exceeds its row.
+* RECORDED, with BOUNDED alone: what is refused is reported to `words` and `flag`, a `ViolationRecord`,
+  under the number `launch`.
 * not BOUNDED: every lane below the length is stored, at row * stride + start + lane from the table's
   address, and the count is start + length as it stands. This is the writer without a guard; it runs past
-  a row into the next one and exists to show that.
+  a row into the next one.
 """
 
 import triton
 import triton.language as tl
 
+from kernels.record.kernel import WRITE_PAST_ROW, WRITE_ROW, report, report_scalar
+
 __all__ = ["staged_writer_kernel"]
 
 
-@triton.jit(do_not_specialize=["num_writes", "num_rows"])
+@triton.jit(do_not_specialize=["num_writes", "num_rows", "launch"])
 def staged_writer_kernel(
     pointers,
     strides,
     widths,
+    expansion,
     counts,
     counts_stride,
     writes,
     num_writes,
     num_rows,
+    words,
+    flag,
+    launch,
+    EXPANDED: tl.constexpr,
     BOUNDED: tl.constexpr,
+    RECORDED: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     write = tl.program_id(0)
@@ -47,23 +61,33 @@ def staged_writer_kernel(
 
     table = tl.load(pointers + group).to(tl.pointer_type(tl.int32))
     stride = tl.load(strides + group)
-    width = tl.load(widths + group)
 
-    length = end - begin
     lane = chunk.to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     column = start + lane
-    block_ids = tl.load(contents + begin + lane, mask=lane < length, other=0)
+    if EXPANDED:
+        parts = tl.load(expansion + group).to(tl.int64)
+        length = (end - begin) * parts
+        block_ids = tl.load(contents + begin + lane // parts, mask=lane < length, other=0).to(tl.int64)
+        entries = (block_ids * parts + lane % parts).to(tl.int32)
+    else:
+        length = end - begin
+        entries = tl.load(contents + begin + lane, mask=lane < length, other=0)
     count = start + length
 
     if BOUNDED:
+        width = tl.load(widths + group)
         row_exists = (row >= 0) & (row < num_rows)
-        stored = tl.where(row_exists, length, 0)
-        mask = (lane < stored) & (column >= 0) & (column < width)
-        tl.store(table + row * stride + column, block_ids, mask=mask)
+        wanted = lane < tl.where(row_exists, length, 0)
+        inside = (column >= 0) & (column < width)
+        tl.store(table + row * stride + column, entries, mask=wanted & inside)
         if chunk == 0:
-            count = tl.minimum(tl.maximum(count, 0), width)
-            tl.store(counts + group * counts_stride + row, count.to(tl.int32), mask=row_exists)
+            stored = tl.minimum(tl.maximum(count, 0), width)
+            tl.store(counts + group * counts_stride + row, stored.to(tl.int32), mask=row_exists)
+        if RECORDED:
+            report(words, flag, WRITE_PAST_ROW, group, row, column, width, launch, wanted & ~inside)
+            if chunk == 0:
+                report_scalar(words, flag, WRITE_ROW, group, row, row, num_rows, launch, ~row_exists)
     else:
-        tl.store(table + row * stride + column, block_ids, mask=lane < length)
+        tl.store(table + row * stride + column, entries, mask=lane < length)
         if chunk == 0:
             tl.store(counts + group * counts_stride + row, count.to(tl.int32))

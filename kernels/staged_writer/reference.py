@@ -20,10 +20,19 @@ __all__ = ["write_staged_reference"]
 
 
 def write_staged_reference(
-    tables: Sequence[torch.Tensor], counts: torch.Tensor, writes: Iterable[Write], *, bounded: bool = True
+    tables: Sequence[torch.Tensor],
+    counts: torch.Tensor,
+    writes: Iterable[Write],
+    *,
+    expansion: Sequence[int] | None = None,
+    bounded: bool = True,
 ) -> None:
     """Store `writes` into `tables` and their ends into `counts` [groups, num_rows]."""
-    for write in writes:
+    for asked in writes:
+        parts = 1 if expansion is None else expansion[asked.group]
+        write = asked._replace(
+            ids=[block_id * parts + part for block_id in asked.ids for part in range(parts)]
+        )
         if bounded:
             _write_within_row(tables[write.group], counts, write)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from guard import BlockTables
@@ -22,6 +21,10 @@ def state_of(tables: BlockTables) -> dict[str, Any]:
         "inputs": [table.tolist() for table in tables.input_block_tables],
         "host counts": tables.num_blocks.np.tolist(),
         "device counts": tables.num_blocks.gpu.tolist(),
-        "staged": copy.deepcopy(tables._staged),
+        "staged": [
+            list(part)
+            for part in (tables._log.rows, tables._log.starts, tables._log.ends, tables._log.contents)
+        ],
+        "batches": len(tables._batches),
         "dirty rows": tables._dirty_rows,
     }
