@@ -6,14 +6,14 @@ Contract of `TableLayout`:
   Entries of a row are adjacent (`stride(1) == 1`); rows may be further apart than `width`.
 * `pointers`: uint64 [groups], each table's address. uint64 because an address may use the top bit.
 * `strides`: int64 [groups], entries from one row to the next.
-* `widths`: int64 [groups], entries that a row holds.
+* `widths`: int64 [groups], entries that a row holds; `row_widths` has the same numbers on the host.
 
 The addresses are read once. A table that is moved or reallocated needs a new layout.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +24,13 @@ from kernels.errors import KernelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MATRIX", "TableLayout", "require", "require_lane", "to_device"]
+__all__ = ["INDEX_TYPES", "MATRIX", "TableLayout", "require", "require_lane", "to_device"]
 
 MATRIX = 2
 """How many dimensions a table has."""
+
+INDEX_TYPES = (torch.int32, torch.int64)
+"""What rows, positions and lengths may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class TableLayout:
     strides: torch.Tensor
     widths: torch.Tensor
     num_rows: int
+    row_widths: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_widths", tuple(table.shape[1] for table in self.tables))
 
     @classmethod
     def of(cls, tables: Sequence[torch.Tensor]) -> TableLayout:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.gather.kernel import gather_kernel
-from kernels.layout import require, require_lane
+from kernels.layout import INDEX_TYPES, require, require_lane
 
 if TYPE_CHECKING:
     from kernels.layout import TableLayout
+    from kernels.record import ViolationRecord
 
 __all__ = ["CHUNK", "SlidingWindow", "gather_rows"]
 
 CHUNK = 1024
-_INDEX_TYPES = (torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SlidingWindow:
     block_sizes: torch.Tensor
 
 
-def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
+def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads, and its guard
     layout: TableLayout,
     counts: torch.Tensor,
     idx_mapping: torch.Tensor,
@@ -40,8 +40,15 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
     num_reqs_padded: int,
     *,
     window: SlidingWindow | None = None,
+    bounded: bool = True,
+    record: ViolationRecord | None = None,
+    launch: int = 0,
 ) -> None:
-    """Fill the first `num_reqs_padded` rows of `out` from the rows that `idx_mapping` names."""
+    """Fill the first `num_reqs_padded` rows of `out` from the rows that `idx_mapping` names.
+
+    What a bounded gather refuses goes to `record` with the number `launch`; the record lies on the device
+    of the tables.
+    """
     num_reqs = idx_mapping.shape[0]
     _check(layout, counts, idx_mapping, out)
     require(
@@ -60,7 +67,8 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
         else (window.num_computed_tokens, window.reach, window.block_sizes)
     )
     # Rows lie on the one grid axis that is not limited to 65,535 programs.
-    chunks = max(-(-table.shape[1] // CHUNK) for table in layout.tables)
+    chunks = -(-max(layout.row_widths) // CHUNK)
+    record = record if bounded else None
     gather_kernel[(num_reqs_padded, layout.num_groups, chunks)](
         layout.pointers,
         layout.strides,
@@ -75,6 +83,11 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
         computed,
         reach,
         sizes,
+        None if record is None else record.words,
+        None if record is None else record.flag,
+        launch,
+        BOUNDED=bounded,
+        RECORD=record is not None,
         MASKED=window is not None,
         CHUNK=CHUNK,
     )
@@ -85,18 +98,17 @@ def _check(layout: TableLayout, counts: torch.Tensor, idx_mapping: torch.Tensor,
     require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
     require(counts.stride(1) == 1, "counts of one group are not adjacent")
     require(idx_mapping.dim() == 1, f"idx_mapping has {idx_mapping.dim()} dimensions, not 1")
-    require(idx_mapping.dtype in _INDEX_TYPES, f"idx_mapping is {idx_mapping.dtype}, not int32 or int64")
+    require(idx_mapping.dtype in INDEX_TYPES, f"idx_mapping is {idx_mapping.dtype}, not int32 or int64")
     require(idx_mapping.device == layout.device, "idx_mapping lies on another device than the tables")
     require(
         idx_mapping.shape[0] <= 1 or idx_mapping.stride(0) == 1, "entries of idx_mapping are not adjacent"
     )
-    widths = [table.shape[1] for table in layout.tables]
-    require([table.shape[1] for table in out.tables] == widths, "the output tables have other widths")
+    require(out.row_widths == layout.row_widths, "the output tables have other widths")
 
 
 def _check_window(layout: TableLayout, window: SlidingWindow) -> None:
     computed = window.num_computed_tokens
-    require(computed.dtype in _INDEX_TYPES, f"num_computed_tokens is {computed.dtype}, not int32 or int64")
+    require(computed.dtype in INDEX_TYPES, f"num_computed_tokens is {computed.dtype}, not int32 or int64")
     require(
         computed.dim() == 1 and computed.shape[0] >= layout.num_rows,
         "num_computed_tokens has fewer entries than the tables have rows",

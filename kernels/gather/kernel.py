@@ -10,6 +10,11 @@ Contract:
 * Destination row b gets the first min(count, width) entries of its source row and zeros after them. It
   is zero throughout when b >= num_reqs or its source row does not exist. Every entry of the row is
   stored, so no ID of an earlier batch is ever readable.
+* RECORD (with BOUNDED alone): a source row that does not exist and is not -1 is reported as READ_ROW, and
+  a count that is not in 0..width as COUNT, each once per batch row and group, to `words` and `flag` with
+  the number `launch` (see `kernels.record.kernel`). Without RECORD these three are not read.
+* not BOUNDED: row and count are taken as they stand, as far as the chunks that the widths call for reach.
+  This is the gather without a guard; a count too large copies the neighbour's entries.
 * MASKED: entries wholly below the sliding window are zero too: max(num_computed - reach, 0) // block
   size of them where the group's reach is positive. `num_computed_tokens` is int32 or int64 [num_rows];
   `reach` and `block_sizes` are int32 [groups], and the host guarantees block sizes of at least 1.
@@ -19,10 +24,12 @@ Contract:
 import triton
 import triton.language as tl
 
+from kernels.record.kernel import COUNT, READ_ROW, report_scalar
+
 __all__ = ["gather_kernel"]
 
 
-@triton.jit(do_not_specialize=["num_reqs", "num_rows"])
+@triton.jit(do_not_specialize=["num_reqs", "num_rows", "launch"])
 def gather_kernel(
     pointers,
     strides,
@@ -37,6 +44,11 @@ def gather_kernel(
     num_computed_tokens,
     reach,
     block_sizes,
+    words,
+    flag,
+    launch,
+    BOUNDED: tl.constexpr,
+    RECORD: tl.constexpr,
     MASKED: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -45,11 +57,21 @@ def gather_kernel(
     column = tl.program_id(2).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
 
     row = tl.load(idx_mapping + batch_row, mask=batch_row < num_reqs, other=-1).to(tl.int64)
-    row_exists = (row >= 0) & (row < num_rows)
+    row_exists = (row >= 0) & (row < num_rows) if BOUNDED else row != -1
     width = tl.load(widths + group)
     count = tl.load(counts + group * counts_stride + row, mask=row_exists, other=0).to(tl.int64)
-    # The store is masked by width anyway; this keeps the load inside the source row.
-    count = tl.minimum(count, width)
+    if RECORD:
+        # Chunk 0 speaks for the batch row.
+        absent = (tl.program_id(2) == 0) & (row != -1) & ~row_exists
+        report_scalar(words, flag, READ_ROW, group, row, row, num_rows, launch, absent)
+        stale = (tl.program_id(2) == 0) & row_exists & ((count < 0) | (count > width))
+        report_scalar(words, flag, COUNT, group, row, count, width, launch, stale)
+    stored = width
+    if BOUNDED:
+        # The store is masked by width anyway; this keeps the load inside the source row.
+        count = tl.minimum(count, width)
+    else:
+        stored = tl.maximum(count, width)
 
     first = 0
     if MASKED:
@@ -63,4 +85,4 @@ def gather_kernel(
     target = tl.load(out_pointers + group).to(tl.pointer_type(tl.int32))
     target += batch_row * tl.load(out_strides + group)
     block_ids = tl.load(source + column, mask=(column >= first) & (column < count), other=0)
-    tl.store(target + column, block_ids, mask=column < width)
+    tl.store(target + column, block_ids, mask=column < stored)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernels.record import DeviceFault, Refusal
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,8 +24,9 @@ def gather_rows_reference(  # noqa: PLR0913 - the host function's arguments
     num_reqs_padded: int,
     *,
     window: SlidingWindow | None = None,
-) -> None:
-    """Fill the first `num_reqs_padded` rows of each table in `out`."""
+) -> list[Refusal]:
+    """Fill the first `num_reqs_padded` rows of each table in `out` and return what was refused."""
+    refusals = []
     rows = idx_mapping.tolist()
     for group, (table, target) in enumerate(zip(tables, out, strict=True)):
         num_rows, width = table.shape
@@ -31,11 +34,17 @@ def gather_rows_reference(  # noqa: PLR0913 - the host function's arguments
             target[batch_row] = 0
             row = rows[batch_row] if batch_row < len(rows) else -1
             if not 0 <= row < num_rows:
+                if row != -1:
+                    refusals.append(Refusal(DeviceFault.READ_ROW, group, row, row, num_rows))
                 continue
             first = 0 if window is None else _entries_below(window, group, row)
-            count = min(int(counts[group, row]), width)
+            count = int(counts[group, row])
+            if not 0 <= count <= width:
+                refusals.append(Refusal(DeviceFault.COUNT, group, row, count, width))
+                count = min(count, width)
             if first < count:
                 target[batch_row, first:count] = table[row, first:count]
+    return refusals
 
 
 def _entries_below(window: SlidingWindow, group: int, row: int) -> int:

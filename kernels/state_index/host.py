@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from kernels.layout import MATRIX, require, require_lane
+from kernels.layout import INDEX_TYPES, MATRIX, require, require_lane
 from kernels.state_index.kernel import state_index_kernel
+
+if TYPE_CHECKING:
+    from kernels.record import ViolationRecord
 
 __all__ = ["CHUNK", "PAD_STATE", "select_states"]
 
 CHUNK = 256
 PAD_STATE = -1
-_INDEX_TYPES = (torch.int32, torch.int64)
 
 
-def select_states(  # noqa: PLR0913 - one argument per array that the launch reads
+def select_states(  # noqa: PLR0913 - one argument per array that the launch reads, and its guard
     table: torch.Tensor,
     rows: torch.Tensor,
     seq_lens: torch.Tensor,
@@ -22,8 +26,16 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
     block_size: int,
     num_states: int = 1,
     out: torch.Tensor | None = None,
+    bounded: bool = True,
+    record: ViolationRecord | None = None,
+    group: int = 0,
+    launch: int = 0,
 ) -> torch.Tensor:
-    """Return int32 [batch, num_states]: the states of each request, `PAD_STATE` where it has none."""
+    """Return int32 [batch, num_states]: the states of each request, `PAD_STATE` where it has none.
+
+    What a bounded selection refuses goes to `record` with the numbers `group` and `launch`; the record
+    lies on the device of the table.
+    """
     num_reqs = rows.shape[0]
     _check(table, rows, seq_lens)
     require(block_size >= 1, f"block size {block_size} is not positive")
@@ -37,6 +49,7 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
     require_lane(state_index_kernel, table.device)
     if num_reqs == 0:
         return out
+    record = record if bounded else None
     state_index_kernel[(-(-num_reqs * num_states // CHUNK),)](
         table,
         table.stride(0),
@@ -46,6 +59,12 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
         seq_lens,
         num_reqs,
         out,
+        None if record is None else record.words,
+        None if record is None else record.flag,
+        group,
+        launch,
+        BOUNDED=bounded,
+        RECORD=record is not None,
         BLOCK_SIZE=block_size,
         NUM_STATES=num_states,
         PAD=PAD_STATE,
@@ -61,6 +80,6 @@ def _check(table: torch.Tensor, rows: torch.Tensor, seq_lens: torch.Tensor) -> N
     require(rows.shape == seq_lens.shape, "rows and seq_lens have different lengths")
     for name, tensor in (("rows", rows), ("seq_lens", seq_lens)):
         require(tensor.dim() == 1, f"{name} has {tensor.dim()} dimensions, not 1")
-        require(tensor.dtype in _INDEX_TYPES, f"{name} is {tensor.dtype}, not int32 or int64")
+        require(tensor.dtype in INDEX_TYPES, f"{name} is {tensor.dtype}, not int32 or int64")
         require(tensor.shape[0] <= 1 or tensor.stride(0) == 1, f"entries of {name} are not adjacent")
         require(tensor.device == table.device, f"{name} lies on another device than the table")

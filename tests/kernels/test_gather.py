@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from kernels import KernelError, SlidingWindow, TableLayout, gather_rows, gather_rows_reference
-from tests.kernels.canary import CanaryTable
+from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
+from tests.kernels.canary import CANARY, CanaryTable
+from tests.kernels.recorded import assert_recorded
 
 pytestmark = pytest.mark.gpu
 
@@ -31,13 +33,27 @@ class Bench:
         self.layout = TableLayout.of([s.table for s in self.sources])
         self.out = TableLayout.of([t.table for t in self.actual])
         self.counts = torch.zeros((len(widths), rows), dtype=torch.int32, device=device)
+        self.record = ViolationRecord.on(device)
+        self.launch = 40
 
     def run(self, idx_mapping, padded, *, window=None, dtype=torch.int32):
         mapping = torch.tensor(idx_mapping, dtype=dtype, device=self.device)
-        gather_rows(self.layout, self.counts, mapping, self.out, padded, window=window)
+        self.record.reset()
+        self.launch += 1
+        gather_rows(
+            self.layout,
+            self.counts,
+            mapping,
+            self.out,
+            padded,
+            window=window,
+            record=self.record,
+            launch=self.launch,
+        )
         sources = [source.table for source in self.sources]
         targets = [table.table for table in self.expected]
-        gather_rows_reference(sources, self.counts, mapping, targets, padded, window=window)
+        refusals = gather_rows_reference(sources, self.counts, mapping, targets, padded, window=window)
+        assert_recorded(self.record, refusals, self.launch)
 
     def check(self):
         for actual, expected in zip(self.actual, self.expected, strict=True):
@@ -84,6 +100,50 @@ def test_a_count_beyond_the_row_reads_no_further_than_the_row(device):
     bench.check()
     assert bench.actual[0].table[0].tolist() == [1, 2, 3, 4]
     assert bench.actual[0].table[2].tolist() == [0, 0, 0, 0]
+
+
+def test_a_stale_count_is_recorded_once_with_its_row_and_what_the_row_holds(device):
+    bench = Bench(device, [2500, 1])
+    bench.counts.copy_(torch.tensor([[2500, 2501, 0, 0], [1, 1, 1, 1]]))
+    bench.run([0, 1], 2)
+    assert bench.record.read() == (DeviceViolation(DeviceFault.COUNT, 0, 1, 2501, 2500, launch=41, total=1),)
+
+
+def test_a_row_past_the_table_is_recorded_once_per_group(device):
+    bench = Bench(device, [2500, 1])
+    bench.run([-1, 4, 0], 4)
+    (violation,) = bench.record.read()
+    assert violation.fault is DeviceFault.READ_ROW
+    assert (violation.row, violation.wanted, violation.limit, violation.total) == (4, 4, 4, 2)
+
+
+def test_dummy_requests_padding_and_full_rows_are_no_violations(device):
+    bench = Bench(device, [4])
+    bench.counts.fill_(4)
+    bench.run([-1, 0], 4)
+    assert bench.record.read() == ()
+
+
+def test_an_unbounded_gather_copies_entries_of_the_neighbour(device):
+    bench = Bench(device, [4], gap=0)
+    bench.counts.copy_(torch.tensor([[6, 4, 4, 4]]))
+    mapping = torch.tensor([0, -1], dtype=torch.int32, device=device)
+    gather_rows(bench.layout, bench.counts, mapping, bench.out, 2, bounded=False, record=bench.record)
+    first = torch.as_strided(bench.actual[0].buffer, (6,), (1,), bench.actual[0].table.storage_offset())
+    assert first[:4].tolist() == [1, 2, 3, 4]
+    assert not bench.actual[0].is_intact()
+    assert CANARY not in first.tolist()[:5]
+    assert bench.record.read() == ()
+
+
+def test_bounded_and_unbounded_agree_on_what_fits(device):
+    bench, other = Bench(device, [4, 7]), Bench(device, [4, 7])
+    mapping = torch.tensor([2, -1, 1], dtype=torch.int32, device=device)
+    for one, bounded in ((bench, True), (other, False)):
+        one.counts.copy_(torch.tensor([[0, 1, 4, 4], [7, 7, 6, 0]]))
+        gather_rows(one.layout, one.counts, mapping, one.out, 4, bounded=bounded)
+    for one, two in zip(bench.actual, other.actual, strict=True):
+        assert torch.equal(one.buffer, two.buffer)
 
 
 def test_rows_of_several_chunks_are_filled_to_their_end(device):

@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from kernels import PAD_STATE, KernelError, select_states, select_states_reference
+from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
 from tests.kernels.canary import CANARY, CanaryTable
+from tests.kernels.recorded import assert_recorded
 
 pytestmark = pytest.mark.gpu
 
@@ -24,8 +26,11 @@ def table_of(device, rows, width, gap=2):
 def select(table, rows, seq_lens, *, block_size=16, num_states=1, dtype=torch.int32):
     device = table.device
     rows_, lens = (torch.tensor(v, dtype=dtype, device=device) for v in (rows, seq_lens))
-    actual = select_states(table, rows_, lens, block_size=block_size, num_states=num_states)
-    expected = select_states_reference(table, rows_, lens, block_size=block_size, num_states=num_states)
+    record, refusals = ViolationRecord.on(device), []
+    sizes = {"block_size": block_size, "num_states": num_states, "group": 3}
+    actual = select_states(table, rows_, lens, **sizes, record=record, launch=9)
+    expected = select_states_reference(table, rows_, lens, **sizes, refusals=refusals)
+    assert_recorded(record, refusals, 9)
     assert torch.equal(actual, expected)
     assert CANARY not in actual.tolist()
     return actual.tolist()
@@ -93,6 +98,45 @@ def test_random_batches_match_the_reference(device, seed):
 def test_the_longest_sequence_that_int32_holds_does_not_wrap(device):
     table = table_of(device, 1, 4)
     assert select(table, [0], [2**31 - 1], block_size=1, num_states=2) == [[PAD_STATE, PAD_STATE]]
+
+
+def violations(table, rows, seq_lens, **sizes):
+    record = ViolationRecord.on(table.device)
+    rows_, lens = (torch.tensor(v, dtype=torch.int32, device=table.device) for v in (rows, seq_lens))
+    select_states(table, rows_, lens, **sizes, record=record, group=2, launch=6)
+    return record.read()
+
+
+def test_states_past_the_row_are_recorded_from_the_first_on(device):
+    table = table_of(device, 2, 4)
+    assert violations(table, [0, 1], [16, 40], block_size=16, num_states=4) == (
+        DeviceViolation(DeviceFault.STATE_PAST_ROW, 2, 1, 4, 4, launch=6, total=2),
+    )
+
+
+def test_a_row_past_the_table_is_recorded_once_whatever_states_it_asks_for(device):
+    table = table_of(device, 2, 4)
+    assert violations(table, [0, 2], [1, 1], block_size=16, num_states=3) == (
+        DeviceViolation(DeviceFault.READ_ROW, 2, 2, 2, 2, launch=6, total=1),
+    )
+
+
+def test_a_negative_length_is_recorded_as_the_position_of_its_last_token(device):
+    table = table_of(device, 2, 1)
+    assert violations(table, [1, 0], [-5, 0], block_size=16) == (
+        DeviceViolation(DeviceFault.POSITION, 2, 1, -6, 16, launch=6, total=1),
+    )
+
+
+def test_dummy_requests_and_full_rows_are_no_violations(device):
+    table = table_of(device, 2, 4)
+    assert violations(table, [-1, 0, 1], [999, 0, 64], block_size=16) == ()
+
+
+def test_an_unbounded_selection_reads_the_neighbours_state(device):
+    table = table_of(device, 2, 4, gap=0)
+    rows, lens = (torch.tensor(v, dtype=torch.int32, device=device) for v in ([0, -1], [65, 65]))
+    assert select_states(table, rows, lens, block_size=16, bounded=False).tolist() == [[14], [PAD_STATE]]
 
 
 @pytest.mark.parametrize(
