@@ -60,7 +60,7 @@ def batch_arrays(  # noqa: PLR0913, PLR0917 - the tables' state and the batch
         groups=np.repeat(np.arange(num_groups, dtype=np.int32), len(rows)),
         rows=np.tile(rows.astype(np.int32), num_groups),
         starts=before.T.astype(np.int32).reshape(-1),
-        ends=after.T.astype(np.int32).reshape(-1),
+        counts=after.T.astype(np.int32).reshape(-1),
         lengths=np.concatenate([*added, np.zeros(0, dtype=np.int64)]).astype(np.int32),
         contents=np.concatenate([*ids, np.zeros(0, dtype=np.int64)]).astype(np.int32),
     )

@@ -17,7 +17,7 @@ from guard.errors import GuardError
 from kernels import PackedWrites
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -30,15 +30,16 @@ Int32Array: TypeAlias = "NDArray[np.int32]"
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Staged writes of distinct rows as int32 arrays, one element per write; contents back to back.
+    """Staged writes as int32 arrays, one element per write; contents back to back.
 
-    `lengths` counts IDs and `ends` entries, so they differ by the group's expansion.
+    No two writes share an entry, and those of one row agree on its `counts`, the entries that it holds
+    after all of them. `lengths` counts IDs and `counts` entries, of which an ID may become several.
     """
 
     groups: Int32Array
     rows: Int32Array
     starts: Int32Array
-    ends: Int32Array
+    counts: Int32Array
     lengths: Int32Array
     contents: Int32Array
 
@@ -55,12 +56,15 @@ class StagedLog:
     def __init__(self, num_rows: int, expansion: Sequence[int]) -> None:
         """Start empty, for groups whose IDs become `expansion` entries each."""
         self._num_groups = len(expansion)
-        self._groups = np.tile(np.arange(self._num_groups, dtype=np.int32), num_rows)
+        self._groups = self._tiled_groups(num_rows)
         self._expansion = np.array(expansion, dtype=np.int32) if max(expansion, default=1) > 1 else None
         self.rows: list[int] = []
         self.starts: list[tuple[int, ...]] = []
         self.ends: list[tuple[int, ...]] = []
         self.contents = array("I")
+
+    def _tiled_groups(self, num_appends: int) -> Int32Array:
+        return np.tile(np.arange(self._num_groups, dtype=np.int32), num_appends)
 
     def clear(self) -> None:
         """Forget every append; the lists stay the same objects."""
@@ -87,8 +91,9 @@ class StagedLog:
             for start, end, parts in zip(starts, ends, expansion, strict=True)
         )
 
-    def arrays(self) -> Iterator[Arrays]:
-        """Yield the appends as arrays in which no row comes twice, in an order that keeps the last ahead."""
+    def arrays(self) -> Arrays:
+        """Return the appends as arrays, without those that a later one has overwritten."""
+        kept = self._kept() if len(set(self.rows)) < len(self.rows) else None
         rows = np.asarray(array("I", self.rows)).view(np.int32)
         num_writes = len(rows) * self._num_groups
         starts = np.fromiter(chain.from_iterable(self.starts), np.int32, num_writes)
@@ -102,46 +107,48 @@ class StagedLog:
                 f"staged lengths add up to {int(lengths.sum())} block IDs, but {len(contents)} are staged; "
                 f"nothing was written. A list changed its length while it was appended."
             )
+        if num_writes > len(self._groups):
+            self._groups = self._tiled_groups(len(rows))
         if self._num_groups > 1:
             rows = np.repeat(rows, self._num_groups)
         whole = Arrays(self._groups[:num_writes], rows, starts, ends, lengths, contents)
-        if len(set(self.rows)) == len(self.rows):
-            yield whole
-        else:
-            yield from self._stretches(whole)
+        return whole if kept is None else self._only(whole, *kept)
 
-    def _stretches(self, whole: Arrays) -> Iterator[Arrays]:
-        """Cut before each append to a row that is in the stretch already: launches keep their order."""
-        offsets = np.concatenate(([0], np.cumsum(whole.lengths)))
-        seen: set[int] = set()
-        first = 0
-        for append, row in enumerate([*self.rows, None]):
-            if row is not None and row not in seen:
-                seen.add(row)
-                continue
-            part = slice(first * self._num_groups, append * self._num_groups)
-            yield Arrays(
-                whole.groups[part],
-                whole.rows[part],
-                whole.starts[part],
-                whole.ends[part],
-                whole.lengths[part],
-                whole.contents[offsets[part.start] : offsets[part.stop]],
-            )
-            first, seen = append, {row} if row is not None else set()
+    def _kept(self) -> tuple[list[int], list[tuple[int, ...]]]:
+        """Return which appends to write, and for each what its row holds after the last of them."""
+        of_row: dict[int, list[int]] = {}
+        for append, (row, starts) in enumerate(zip(self.rows, self.starts, strict=True)):
+            if any(starts):
+                of_row.setdefault(row, []).append(append)
+            else:
+                of_row[row] = [append]
+        kept = sorted(append for appends in of_row.values() for append in appends)
+        return kept, [self.ends[of_row[self.rows[append]][-1]] for append in kept]
+
+    def _only(self, whole: Arrays, kept: list[int], counts: list[tuple[int, ...]]) -> Arrays:
+        writes = (np.array(kept)[:, None] * self._num_groups + np.arange(self._num_groups)).reshape(-1)
+        chosen = np.zeros(len(whole.rows), dtype=bool)
+        chosen[writes] = True
+        return Arrays(
+            whole.groups[writes],
+            whole.rows[writes],
+            whole.starts[writes],
+            np.array(counts, dtype=np.int32).reshape(-1),
+            whole.lengths[writes],
+            whole.contents[np.repeat(chosen, whole.lengths)],
+        )
 
 
 def pack(writes: Arrays, num_groups: int, largest_expansion: int, ring: StagingRing) -> PackedWrites:
     """Lay `writes` out in a buffer of `ring`, as the staged writer's contract says."""
     num_writes = len(writes.rows)
-    size = 4 * num_writes + 1 + len(writes.contents)
+    size = 5 * num_writes + 1 + len(writes.contents)
     buffer, view = ring.take(size)
-    view[:num_writes] = writes.groups
-    view[num_writes : 2 * num_writes] = writes.rows
-    view[2 * num_writes : 3 * num_writes] = writes.starts
-    offsets: NDArray[Any] = view[3 * num_writes : 4 * num_writes + 1]
+    for place, numbers in enumerate((writes.groups, writes.rows, writes.starts, writes.counts)):
+        view[place * num_writes : (place + 1) * num_writes] = numbers
+    offsets: NDArray[Any] = view[4 * num_writes : 5 * num_writes + 1]
     offsets[0] = 0
     np.cumsum(writes.lengths, out=offsets[1:])
-    view[4 * num_writes + 1 : size] = writes.contents
+    view[5 * num_writes + 1 : size] = writes.contents
     longest = int(writes.lengths.max()) * largest_expansion
     return PackedWrites(buffer, num_writes, num_groups, longest)

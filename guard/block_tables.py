@@ -338,9 +338,8 @@ class BlockTables:
         if self._redirects:
             batch.contents.fill(0)
         # What was appended row by row before stays ahead of the batch.
-        earlier = list(self._log.arrays()) if self._log.rows else []
-        self._batches += [*earlier, batch]
-        self._log.clear()
+        self._close_log()
+        self._batches.append(batch)
         for row, counts in after:
             self._counts[row] = counts
 
@@ -391,7 +390,7 @@ class BlockTables:
     def apply_staged_writes(self) -> None:
         """Write everything that is staged into the tables, in one launch.
 
-        A row that was appended to twice, or batches beside single appends, take further launches.
+        Batches take a launch each.
 
         Raises:
             BlockTableViolation: a kernel of an earlier step refused something; everything stays staged.
@@ -399,12 +398,16 @@ class BlockTables:
         self.report_kernel_violations()
         if not self.num_kv_cache_groups:
             return
-        if self._log.rows:
-            self._batches += self._log.arrays()
-            self._log.clear()
+        self._close_log()
         while self._batches:
             self._write(self._batches[0])
             del self._batches[0]
+
+    def _close_log(self) -> None:
+        """Put what was appended row by row behind the batches."""
+        if self._log.rows:
+            self._batches.append(self._log.arrays())
+            self._log.clear()
 
     def _write(self, writes: Arrays) -> None:
         largest = max(self.blocks_per_kv_block)
@@ -418,8 +421,7 @@ class BlockTables:
             **launch,
         )
         self._ring.launched()
-        ends = writes.ends.reshape(-1, self.num_kv_cache_groups)
-        np.maximum(self._most_entries, ends.max(axis=0), out=self._most_entries)
+        np.maximum.at(self._most_entries, writes.groups, writes.counts)
         self._launched()
 
     def gather_block_tables(

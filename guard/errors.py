@@ -50,6 +50,10 @@ class Violation(enum.StrEnum):
     """A recurrent state's column outside its row."""
     KERNEL_POSITION = "kernel-position"
     """A position or a token index that no table reaches."""
+    KERNEL_READ_PAST_COUNT = "kernel-read-past-count"
+    """A kernel's load of an entry that its row does not have yet."""
+    KERNEL_TOKEN = "kernel-token"  # noqa: S105 - a token of text
+    """A token of the batch that no buffer holds."""
     KERNEL_COUNT = "kernel-count"
     """A count on the device that is more than its row holds."""
 

@@ -56,29 +56,34 @@ class PackedWrites:
 
 
 def pack_writes(
-    writes: Iterable[Write], num_groups: int, device: torch.device, *, largest_expansion: int = 1
+    writes: Iterable[Write], num_groups: int, device: torch.device, *, expansion: Sequence[int] | None = None
 ) -> PackedWrites:
     """Pack `writes`, at most one per group and row, for `num_groups` groups, and copy them to `device`.
 
-    `largest_expansion` is the most entries that an ID becomes in any group.
+    `expansion`, if given, says per group how many entries an ID becomes.
     """
-    groups, rows, starts, contents = array("i"), array("i"), array("i"), array("i")
+    groups, rows, starts, counts, contents = (array("i") for _ in range(5))
+    parts = [1] * num_groups if expansion is None else expansion
     lengths: list[int] = []
     seen: set[tuple[int, int]] = set()
     for group, row, start, ids in writes:
         require(0 <= group < num_groups, f"write for group {group}, but there are {num_groups} groups")
         require((group, row) not in seen, f"two writes for row {row} of group {group} in one launch")
         seen.add((group, row))
-        for values, new in ((groups, [group]), (rows, [row]), (starts, [start]), (contents, list(ids))):
-            values.extend(_as_int32(new))
+        count = start + len(ids) * parts[group]
+        for values, number in ((groups, group), (rows, row), (starts, start)):
+            values.extend(_as_int32([number]))
+        # A count beyond int32 would be clipped to the row's width all the same.
+        counts.append(min(count, _INT32_END - 1))
+        contents.extend(_as_int32(list(ids)))
         lengths.append(len(ids))
     offsets = array("i", accumulate(lengths, initial=0))
-    packed = torch.frombuffer(groups + rows + starts + offsets + contents, dtype=torch.int32)
+    packed = torch.frombuffer(groups + rows + starts + counts + offsets + contents, dtype=torch.int32)
     if device.type != "cpu":
         # A fresh pinned block from the host allocator: it gives a block out again only after the copy
         # that reads it has run.
         packed = packed.pin_memory().to(device, non_blocking=True)
-    return PackedWrites(packed, len(groups), num_groups, max(lengths, default=0) * largest_expansion)
+    return PackedWrites(packed, len(groups), num_groups, max(lengths, default=0) * max(parts, default=1))
 
 
 class StagingRing:

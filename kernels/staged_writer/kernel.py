@@ -4,21 +4,21 @@ Contract (arrays are int32 unless said otherwise; n is `num_writes`):
 
 * `pointers` uint64, `strides` int64, `widths` int64: [groups], a `TableLayout`.
 * `counts`: [groups, num_rows], row g at `counts + g * counts_stride`.
-* `writes`: group IDs [n], rows [n], starts [n], offsets [n + 1], contents [offsets[n]], back to back in
-  one buffer of fewer than 2**31 elements, on the device or in pinned host memory: each number is read
-  once. The host guarantees 0 <= group < groups, offsets that begin at 0 and do not fall, and at most one
-  write per (group, row), so that no two programs store to one place and the order of programs does not
-  matter.
+* `writes`: group IDs [n], rows [n], starts [n], new counts [n], offsets [n + 1], contents [offsets[n]],
+  back to back in one buffer of fewer than 2**31 elements, on the device or in pinned host memory: each
+  number is read once. The host guarantees 0 <= group < groups, offsets that begin at 0 and do not fall,
+  and of two writes for one (group, row) that they share no column and name the same count, so that the
+  order of programs does not matter.
 * EXPANDED: `expansion` [groups] says how many entries each block ID becomes, at least 1: ID b becomes
   b * expansion + 0, 1, ... A write's length is then its IDs times that. Without EXPANDED it is not read,
   and each ID is one entry.
 * BOUNDED: a store happens only where 0 <= row < num_rows and 0 <= start + lane < width. The count stored
-  is start + length clipped to 0..width, and none is stored for a row that does not exist. So whatever
-  was refused, no count ever exceeds its row.
+  is clipped to 0..width, and none is stored for a row that does not exist. So whatever was refused, no
+  count ever exceeds its row.
 * RECORDED, with BOUNDED alone: what is refused is reported to `words` and `flag`, a `ViolationRecord`,
   under the number `launch`.
 * not BOUNDED: every lane below the length is stored, at row * stride + start + lane from the table's
-  address, and the count is start + length as it stands. This is the writer without a guard; it runs past
+  address, and the count as it stands. This is the writer without a guard; it runs past
   a row into the next one.
 """
 
@@ -55,9 +55,10 @@ def staged_writer_kernel(
     group = tl.load(writes + write).to(tl.int64)
     row = tl.load(writes + num_writes + write).to(tl.int64)
     start = tl.load(writes + 2 * num_writes + write).to(tl.int64)
-    begin = tl.load(writes + 3 * num_writes + write).to(tl.int64)
-    end = tl.load(writes + 3 * num_writes + write + 1).to(tl.int64)
-    contents = writes + 4 * num_writes + 1
+    count = tl.load(writes + 3 * num_writes + write).to(tl.int64)
+    begin = tl.load(writes + 4 * num_writes + write).to(tl.int64)
+    end = tl.load(writes + 4 * num_writes + write + 1).to(tl.int64)
+    contents = writes + 5 * num_writes + 1
 
     table = tl.load(pointers + group).to(tl.pointer_type(tl.int32))
     stride = tl.load(strides + group)
@@ -72,7 +73,6 @@ def staged_writer_kernel(
     else:
         length = end - begin
         entries = tl.load(contents + begin + lane, mask=lane < length, other=0)
-    count = start + length
 
     if BOUNDED:
         width = tl.load(widths + group)

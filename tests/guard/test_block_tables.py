@@ -108,7 +108,7 @@ class TablesAgainstModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def gather(self, data):
-        mapping = data.draw(st.lists(st.integers(-1, self.rows), max_size=self.rows))
+        mapping = data.draw(st.lists(st.integers(-1, self.rows - 1), max_size=self.rows))
         padded = data.draw(st.integers(len(mapping), self.rows))
         tensor = torch.tensor(mapping, dtype=torch.int32, device=self.device)
         gathered = self.tables.gather_block_tables(tensor, padded)
@@ -126,7 +126,7 @@ class TablesAgainstModel(RuleBasedStateMachine):
 
 def test_any_order_of_operations_matches_the_model(device):
     machine = type("Machine", (TablesAgainstModel,), {"device": device})
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=20))
 
 
 def test_thousands_of_random_appends_match_the_model(device):
@@ -135,7 +135,7 @@ def test_thousands_of_random_appends_match_the_model(device):
     tables, canaries = with_canaries(device, widths, rows=6)
     model = Model(widths, 6)
     refusals = 0
-    for step in range(1500):
+    for step in range(600):
         row, overwrite = random_.randrange(6), random_.random() < 0.2
         block_ids = tuple(
             [random_.randrange(10**6) for _ in range(random_.choice([0, 0, 1, 1, 2, width // 3, width]))]
@@ -147,18 +147,18 @@ def test_thousands_of_random_appends_match_the_model(device):
             refusals += 1
             with pytest.raises(BlockTableViolation):
                 tables.append_block_ids(row, block_ids, overwrite)
-        if step % 50 == 0:
+        if step % 20 == 0:
             tables.apply_staged_writes()
             model.apply()
             assert [t.gpu.tolist() for t in tables.block_tables] == model.cells
             assert tables.num_blocks.gpu.tolist() == model.applied
-    assert refusals > 100
+    assert refusals > 40
     assert all(canary.is_intact() for canary in canaries)
 
 
 def test_nothing_staged_means_no_launch(device, monkeypatch):
     tables = make(BlockTables, device, [4])
-    monkeypatch.setattr("guard.block_tables.write_staged", lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr("guard.block_tables.write_staged", lambda *_, **__: pytest.fail("launched"))
     tables.apply_staged_writes()
 
 
@@ -167,7 +167,7 @@ def test_one_step_is_one_launch_for_all_groups_and_is_not_sent_again(device, mon
 
     launches = []
     write = module.write_staged
-    monkeypatch.setattr(module, "write_staged", lambda *a: (launches.append(1), write(*a)))
+    monkeypatch.setattr(module, "write_staged", lambda *a, **k: (launches.append(1), write(*a, **k)))
     tables = make(BlockTables, device, [4] * 8)
     for row in range(4):
         tables.append_block_ids(row, ([1],) * 8, overwrite=True)
