@@ -115,7 +115,10 @@ def slot_mapping_kernel(  # noqa: C901, PLR0915 - most branches choose a variant
             absent = tl.where(is_enabled & (row != -1) & ~row_exists, last - first, 0)
             report_scalar(words, flag, READ_ROW, group, row, row, num_rows, launch, absent)
 
-        for start in range(first, last, CHUNK):
+        # No token is mapped where the group or the row is not.
+        mapped = tl.where(is_enabled & row_exists, last, first)
+        start = first
+        while start < last:
             token = start + tl.arange(0, CHUNK)
             in_request = token < last
             position = tl.load(positions + token, mask=in_request, other=0).to(tl.int64)
@@ -126,26 +129,28 @@ def slot_mapping_kernel(  # noqa: C901, PLR0915 - most branches choose a variant
                 block_size = tl.load(block_sizes + group).to(tl.int64)
                 rank, place = _dealt(position, block_size, CP_SIZE, CP_INTERLEAVE)
                 local = tl.where(is_sharded, place, position)
-                is_local = ~is_sharded | (rank == cp_rank)
+                is_local = tl.where(is_sharded, rank, cp_rank) == cp_rank
             column = local // kernel_block_size
 
-            is_readable = in_request & is_enabled & row_exists
+            is_readable = token < mapped
             if BOUNDED:
                 # Triton's // rounds towards zero, so a negative position has no column of its own.
-                refused = is_readable & ((position < 0) | (column >= width) | (column >= count))
-                is_readable = is_readable & ~refused
+                is_allowed = (position >= 0) & (column < width) & (column < count)
                 if RECORD:
+                    refused = is_readable & ~is_allowed
                     places = width * kernel_block_size
                     if CP_SIZE != 1:
                         places = tl.where(is_sharded, places * CP_SIZE, places)
                     _report_lanes(
                         words, flag, group, row, position, places, column, width, count, launch, refused
                     )
+                is_readable = is_readable & is_allowed
 
             has_slot = is_readable & is_local
             block_id = tl.load(table + column, mask=has_slot, other=0).to(tl.int64)
             slot = block_id * kernel_block_size + local % kernel_block_size
             tl.store(target + token, tl.where(has_slot, slot, PAD), mask=in_request)
+            start += CHUNK
 
 
 @triton.jit

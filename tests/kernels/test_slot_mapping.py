@@ -1,8 +1,9 @@
-"""The slot mapping against its reference, the formulas and numbers written down from the engine's own tests."""
+"""The slot mapping against its reference, the formulas and numbers of the engine's own tests."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_a_dummy_request_has_no_slots_and_is_no_violation(device):
 
 
 def test_a_group_without_slots_is_padding_whatever_its_positions(device):
-    # The engine's own test: positions past a small row in the group that opted out, block size 262,144 beside.
+    # The engine's own test: positions past the small row of the group that opted out.
     bench = Bench(device, [2, 1], [128, 262_144], tokens=3, enabled=[False, True])
     out = bench.run([1, 0], [1, 1], [153_797, 165_757])
     assert out == [[PAD_SLOT] * 3, [1002 * 262_144 + 153_797, 1001 * 262_144 + 165_757, PAD_SLOT]]
@@ -364,7 +365,7 @@ def test_bounded_and_unbounded_agree_on_what_fits(device, seed):
 def test_a_comparison_off_by_one_would_be_noticed(device):
     """The same kernel, told of rows one entry wider, must disagree with the reference."""
     bench = Bench(device, [8], [16], tokens=1, rows=2, gap=0)
-    bench.layout.widths += 1
+    bench.layout = replace(bench.layout, widths=bench.layout.widths + 1)
     with pytest.raises(AssertionError):
         bench.run([0], [1], [128])
 
