@@ -33,12 +33,15 @@ from guard.errors import BlockTableViolation, GuardUsageError
 from guard.settings import Mode, chosen_mode
 from guard.snapshot import Snapshot
 from kernels import (
+    PAD_SLOT,
     KernelError,
     SlidingWindow,
+    SlotGeometry,
     StagingRing,
     TableLayout,
     ViolationRecord,
     gather_rows,
+    map_slots,
     write_staged,
 )
 
@@ -84,8 +87,9 @@ class BlockTables:
     """The block tables of all cache groups of one worker.
 
     `num_pool_blocks`, if given, is the size of the block pool that all groups share; a block ID outside
-    it is refused. `mode` and `configuration` say what the guard does (`guard.settings`). The other
-    arguments are vLLM's.
+    it is refused. With `deals_kernel_blocks` context parallelism deals tokens out within kernel blocks, as
+    vLLM up to 0.28 does, and else within the manager's blocks. `mode` and `configuration` say what the
+    guard does (`guard.settings`). The other arguments are vLLM's.
     """
 
     @overload
@@ -104,6 +108,7 @@ class BlockTables:
         dcp_sharded: Sequence[bool] | None = None,
         *,
         num_pool_blocks: int | None = None,
+        deals_kernel_blocks: bool = False,
         mode: Mode | str | None = None,
         configuration: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -124,6 +129,7 @@ class BlockTables:
         sliding_window_reach: Sequence[int] | None = None,
         *,
         num_pool_blocks: int | None = None,
+        deals_kernel_blocks: bool = False,
         mode: Mode | str | None = None,
         configuration: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -137,6 +143,7 @@ class BlockTables:
         device: torch.device | str,
         *positional: Any,
         num_pool_blocks: int | None = None,
+        deals_kernel_blocks: bool = False,
         mode: Mode | str | None = None,
         configuration: Mapping[str, Any] | None = None,
         **named: Any,
@@ -159,6 +166,7 @@ class BlockTables:
                 "num_pool_blocks", num_pool_blocks, minimum=1, maximum=self._id_limit
             )
             self.num_pool_blocks = self._id_limit
+        self._deals_kernel_blocks = deals_kernel_blocks
         self.mode = chosen_mode(mode, configuration)
         self._no_entries = (0,) * self.num_kv_cache_groups
         # A row's counts are replaced and never changed in place: staged writes share them.
@@ -223,6 +231,16 @@ class BlockTables:
         self._inputs = TableLayout.of(self.input_block_tables)
         self._reach = self._on_device(geometry.sliding_window_reach)
         self._window_block_sizes = self._on_device(geometry.kernel_block_sizes)
+        self._slots = SlotGeometry.of(
+            geometry.kernel_block_sizes if self._deals_kernel_blocks else geometry.block_sizes,
+            self.device,
+            kernel_block_sizes=geometry.kernel_block_sizes,
+            enabled=geometry.slot_mapping_enabled,
+            sharded=geometry.dcp_sharded,
+            cp_size=geometry.cp_size,
+            cp_rank=geometry.cp_rank,
+            cp_interleave=geometry.cp_interleave,
+        )
         self._expansion = self._on_device(geometry.blocks_per_kv_block)
         self.num_blocks.upload()
 
@@ -518,6 +536,49 @@ class BlockTables:
         # Whoever asked may fill these rows before the next gather.
         self._dirty_rows = num_reqs
         return tuple(table[:num_reqs] for table in self.input_block_tables)
+
+    def compute_slot_mappings(
+        self,
+        idx_mapping: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        positions: torch.Tensor,
+        num_tokens_padded: int,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Map each token's position to its slot in every group, and return the first tokens' slots.
+
+        `idx_mapping` [requests] names each request's row, -1 for a dummy one; its tokens are those from
+        `query_start_loc` [requests + 1] on, with `positions` [tokens]. A token without a slot has -1: in
+        a group that maps none, of a dummy request, on another rank, behind the last request's, and one
+        whose column is not in its row, which is a violation. `out`, int64 [groups, tokens], replaces
+        `slot_mappings`.
+
+        Raises:
+            BlockTableViolation: a kernel of an earlier launch refused something; nothing was mapped.
+            GuardUsageError: a tensor has another shape, type or device than the tables need.
+        """
+        slots = self.slot_mappings if out is None else out
+        for name, tensor in (
+            ("idx_mapping", idx_mapping),
+            ("query_start_loc", query_start_loc),
+            ("positions", positions),
+            ("out", slots),
+        ):
+            _require_tensor(name, tensor)
+        if self.num_kv_cache_groups:
+            launch = self._next_launch()
+            try:
+                map_slots(self._layout, self._slots, idx_mapping, query_start_loc, positions, slots, **launch)
+            except KernelError as error:
+                raise GuardUsageError(str(error)) from error
+            self._launched()
+        return slots[:, :num_tokens_padded]
+
+    def get_dummy_slot_mappings(self, num_tokens: int) -> torch.Tensor:
+        """Return the first tokens' slot mappings, all of them -1, for a run without requests."""
+        # Whole: a captured graph may read past the tokens that were asked for.
+        self.slot_mappings.fill_(PAD_SLOT)
+        return self.slot_mappings[:, :num_tokens]
 
 
 def _require_tensor(name: str, value: object) -> None:

@@ -9,6 +9,7 @@ from kernels.errors import KernelError
 from kernels.gather import SlidingWindow, gather_rows, gather_rows_reference
 from kernels.layout import TableLayout
 from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
+from kernels.slot_mapping import PAD_SLOT, SlotGeometry, map_slots, map_slots_reference
 from kernels.staged_writer import (
     PackedWrites,
     StagingRing,
@@ -20,18 +21,22 @@ from kernels.staged_writer import (
 from kernels.state_index import PAD_STATE, select_states, select_states_reference
 
 __all__ = [
+    "PAD_SLOT",
     "PAD_STATE",
     "DeviceFault",
     "DeviceViolation",
     "KernelError",
     "PackedWrites",
     "SlidingWindow",
+    "SlotGeometry",
     "StagingRing",
     "TableLayout",
     "ViolationRecord",
     "Write",
     "gather_rows",
     "gather_rows_reference",
+    "map_slots",
+    "map_slots_reference",
     "pack_writes",
     "select_states",
     "select_states_reference",
