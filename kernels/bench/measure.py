@@ -1,0 +1,223 @@
+"""One process's measurements: one peer and the guarded tables, interleaved, after their results agreed.
+
+A step is what a runner does: each row's append, request by request from Python lists, and one apply. Host
+time is from the first append to the return of apply, with the device idle before; kernel time and launches
+are the profiler's, of steps that are not timed.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from guard import BlockTables
+from guard.settings import Mode
+from kernels.bench.peers import SHAPES, Shape, peer_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Disagreement", "Measurement", "measure"]
+
+_ROUNDS = 41
+_WARM_UP = 5
+_PROFILED = 10
+_TOKENS = 4096
+
+
+class Disagreement(Exception):
+    """The two sides do not compute the same; nothing was timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One line of the result: one operation of one side at one shape, beside the peer of its process."""
+
+    peer: str
+    groups: int
+    rows: int
+    new_blocks: int
+    width: int
+    operation: str
+    side: str
+    host_us: float
+    host_low_us: float
+    host_high_us: float
+    ratio_to_peer: float
+    launches: float
+    device_us: float
+    bytes_moved: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    name: str
+    tables: Any
+
+
+def measure(peer: Any, name: str, device: torch.device) -> Iterator[Measurement]:
+    """Yield every measurement beside `peer`.
+
+    Raises:
+        Disagreement: tables, counts, gathered rows or slots differ from the peer's.
+    """
+    for shape in SHAPES:
+        sides = [_Side(name, peer_tables(peer, shape, device)), *_guarded(shape, device)]
+        _require_agreement(sides, shape, device)
+        for operation, run, moved in _operations(shape, device):
+            yield from _compare(name, shape, operation, sides, run, moved)
+
+
+def _guarded(shape: Shape, device: torch.device) -> Iterator[_Side]:
+    for mode in Mode:
+        tables = BlockTables(
+            [16] * shape.groups, shape.rows, 8192, [shape.width] * shape.groups, device, mode=mode
+        )
+        yield _Side(f"rowbound {mode}", tables)
+
+
+def _operations(shape: Shape, device: torch.device) -> Iterator[tuple[str, Callable[[Any], None], int]]:
+    """Yield name, step and the fewest bytes that the step's kernel moves."""
+    random_ = random.Random(11)
+    lists = [
+        tuple([random_.randrange(1, 1 << 20) for _ in range(shape.new_blocks)] for _ in range(shape.groups))
+        for _ in range(shape.rows)
+    ]
+    written = 4 * shape.groups * shape.rows * (2 * shape.new_blocks + 1)
+
+    def step(tables: Any, overwrite: bool) -> None:
+        append = tables.append_block_ids
+        for row, block_ids in enumerate(lists):
+            append(row, block_ids, overwrite)
+        tables.apply_staged_writes()
+
+    mapping = torch.arange(shape.rows, dtype=torch.int32, device=device)
+    tokens = min(_TOKENS, shape.rows * shape.new_blocks * 16)
+    starts = torch.linspace(0, tokens, shape.rows + 1, device=device).to(torch.int32)
+    positions = torch.arange(tokens, device=device) % (shape.new_blocks * 16)
+    yield "overwrite", lambda tables: step(tables, True), written
+    yield "append", lambda tables: step(tables, False), written
+    yield (
+        "gather",
+        lambda tables: tables.gather_block_tables(mapping, shape.rows),
+        4 * shape.groups * shape.rows * 2 * shape.new_blocks,
+    )
+    yield (
+        "slots",
+        lambda tables: tables.compute_slot_mappings(mapping, starts, positions, tokens),
+        shape.groups * tokens * (8 + 4 + 8),
+    )
+
+
+def _require_agreement(sides: list[_Side], shape: Shape, device: torch.device) -> None:
+    random_ = random.Random(5)
+    for _ in range(3):
+        for row in range(shape.rows):
+            most = min(shape.new_blocks, 700)
+            block_ids = tuple(
+                [random_.randrange(1, 1 << 20) for _ in range(random_.randint(0, most))]
+                for _ in range(shape.groups)
+            )
+            overwrite = random_.random() < 1 / 4
+            for side in sides:
+                side.tables.append_block_ids(row, block_ids, overwrite)
+        for side in sides:
+            side.tables.apply_staged_writes()
+    counts = sides[0].tables.num_blocks.np
+    order = torch.randperm(shape.rows, device=device).to(torch.int32)
+    starts = torch.arange(shape.rows + 1, dtype=torch.int32, device=device)
+    held = torch.from_numpy(counts.min(axis=0).copy()).to(device)[order.long()]
+    positions = torch.clamp(held.long() * 16 - 1, min=0)
+    results = []
+    for side in sides:
+        tables = side.tables
+        gathered = tables.gather_block_tables(order, shape.rows)
+        slots = tables.compute_slot_mappings(order, starts, positions, shape.rows)
+        results.append(
+            [
+                [table.gpu for table in tables.block_tables],
+                [table.clone() for table in gathered],
+                [slots.clone()],
+                [torch.from_numpy(tables.num_blocks.np.copy())],
+            ]
+        )
+    for side, result in zip(sides[1:], results[1:], strict=True):
+        for what, ours, theirs in zip(
+            ("tables", "gathered rows", "slots", "counts"), result, results[0], strict=True
+        ):
+            for group, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                if what == "gathered rows":
+                    # The peer leaves the entries behind a row's count as an earlier batch left them.
+                    columns = torch.arange(one.shape[1], device=device)
+                    used = columns < torch.from_numpy(counts[group].copy()).to(device)[order.long()][:, None]
+                    one, other = one * used, other * used
+                if not torch.equal(one, other):
+                    raise Disagreement(
+                        f"{shape}: {what} of group {group} differ between {side.name} and peer"
+                    )
+
+
+def _compare(
+    peer: str, shape: Shape, operation: str, sides: list[_Side], run: Callable[[Any], None], moved: int
+) -> Iterator[Measurement]:
+    times: dict[str, list[float]] = {side.name: [] for side in sides}
+    room = shape.width // shape.new_blocks
+    for number in range(_WARM_UP + _ROUNDS):
+        # The order turns every round, so that no side always follows the same one.
+        for side in sides[number % len(sides) :] + sides[: number % len(sides)]:
+            if operation == "append" and number % (room - 1) == 0:
+                _empty(side.tables, shape)
+            torch.cuda.synchronize()
+            before = time.perf_counter()
+            run(side.tables)
+            elapsed = time.perf_counter() - before
+            if number >= _WARM_UP:
+                times[side.name].append(elapsed * 1e6)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    for side in sides:
+        if operation == "append":
+            _empty(side.tables, shape)
+        launches, device_us = _profiled(side.tables, run, min(_PROFILED, room))
+        low, _, high = statistics.quantiles(times[side.name], n=4)
+        yield Measurement(
+            peer=peer,
+            **asdict(shape),
+            operation=operation,
+            side=side.name,
+            host_us=round(medians[side.name], 2),
+            host_low_us=round(low, 2),
+            host_high_us=round(high, 2),
+            ratio_to_peer=round(medians[side.name] / medians[peer], 3),
+            launches=launches,
+            device_us=device_us,
+            bytes_moved=moved,
+        )
+
+
+def _empty(tables: Any, shape: Shape) -> None:
+    for row in range(shape.rows):
+        tables.append_block_ids(row, ([],) * shape.groups, True)
+    tables.apply_staged_writes()
+
+
+def _profiled(tables: Any, run: Callable[[Any], None], steps: int) -> tuple[float, float]:
+    """Return launches and median device time per step, copies and fills included."""
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(steps):
+            run(tables)
+        torch.cuda.synchronize()
+    events = [event for event in profiler.events() if event.device_type.name == "CUDA"]
+    if not events:
+        return 0.0, 0.0
+    spent = sorted(event.device_time for event in events)
+    per_step = len(events) / steps
+    # A step's kernels differ in length, so a sum over steps stands for one that launches several.
+    middle = spent[len(spent) // 2] if round(per_step) <= 1 else sum(spent) / steps
+    return round(per_step, 2), round(middle, 3)
