@@ -110,8 +110,8 @@ def slot_mapping_kernel(  # noqa: C901, PLR0915 - most branches choose a variant
                 count = tl.load(counts + group * counts_stride + row, mask=row_exists, other=0).to(tl.int64)
         if RECORD:
             outside = tl.maximum(end - begin, 0) - (last - first)
-            token = tl.where(begin < 0, begin, tl.maximum(begin, held))
-            report_scalar(words, flag, TOKEN, group, program, token, held, launch, outside)
+            lowest = tl.where(begin < 0, begin, tl.maximum(begin, held))
+            report_scalar(words, flag, TOKEN, group, program, lowest, held, launch, outside)
             absent = tl.where(is_enabled & (row != -1) & ~row_exists, last - first, 0)
             report_scalar(words, flag, READ_ROW, group, row, row, num_rows, launch, absent)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -210,6 +211,31 @@ def test_random_batches_match_the_reference(device, seed):
         mapping = [random_.randint(-2, rows + 1) for _ in range(random_.randint(0, rows))]
         bench.run(mapping, random_.randint(len(mapping), rows), window=random_.choice([None, window]))
     bench.check()
+
+
+def test_a_comparison_off_by_one_would_be_noticed(device):
+    """The same kernel, told of rows one entry wider, must disagree with the reference."""
+    bench = Bench(device, [4], gap=0)
+    bench.counts.fill_(5)
+    bench.layout = replace(bench.layout, widths=bench.layout.widths + 1)
+    with pytest.raises(AssertionError):
+        bench.run([0], 1)
+        bench.check()
+
+
+def test_a_row_past_2_to_the_31_entries_is_gathered_from_where_it_lies(device):
+    if device.type == "cpu":
+        pytest.skip("a table of more than 2**31 entries is kept to the GPU")
+    rows, width = 2**17, 2**14 + 16
+    table = torch.zeros((rows, width), dtype=torch.int32, device=device)
+    table[rows - 1, :3] = torch.tensor([7, 8, 9])
+    out = torch.full((1, width), 777, dtype=torch.int32, device=device)
+    counts = torch.zeros((1, rows), dtype=torch.int32, device=device)
+    counts[0, rows - 1] = 2
+    mapping = torch.tensor([rows - 1], dtype=torch.int32, device=device)
+    gather_rows(TableLayout.of([table]), counts, mapping, TableLayout.of([out]), 1)
+    assert out[0, :4].tolist() == [7, 8, 0, 0]
+    assert not out[0, 4:].any()
 
 
 @pytest.mark.parametrize(("requests", "padded"), [(1, 5), (3, 2), (5, 5)])

@@ -139,6 +139,29 @@ def test_an_unbounded_selection_reads_the_neighbours_state(device):
     assert select_states(table, rows, lens, block_size=16, bounded=False).tolist() == [[14], [PAD_STATE]]
 
 
+def test_a_comparison_off_by_one_would_be_noticed(device, monkeypatch):
+    """The same kernel beside the reference of rows one entry narrower must disagree with it."""
+    reference = select_states_reference
+    monkeypatch.setitem(
+        globals(),
+        "select_states_reference",
+        lambda table, *rest, **sizes: reference(table[:, :-1], *rest, **sizes),
+    )
+    with pytest.raises(AssertionError):
+        select(table_of(device, 2, 4), [0], [64])
+
+
+def test_a_row_past_2_to_the_31_entries_is_read_where_it_lies(device):
+    if device.type == "cpu":
+        pytest.skip("a table of more than 2**31 entries is kept to the GPU")
+    rows, width = 2**17, 2**14 + 16
+    table = torch.zeros((rows, width), dtype=torch.int32, device=device)
+    table[rows - 1, width - 1] = 7
+    last = torch.tensor([rows - 1], dtype=torch.int32, device=device)
+    length = torch.tensor([width], dtype=torch.int32, device=device)
+    assert select_states(table, last, length, block_size=1, num_states=2).tolist() == [[7, PAD_STATE]]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
