@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kernels.bench import lane_problem
+
 _EPILOG = """\
 --peer names a folder with vLLM's own vllm/v1/worker/gpu/block_table.py and buffer_utils.py and what they
 import; give it once per release. Each peer is timed in a process of its own, interleaved there with the
@@ -66,15 +68,14 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _child(folder: Path) -> int:
-    # Triton reads it on import, and a compiled kernel is what is timed.
-    os.environ.pop("TRITON_INTERPRET", None)
     import torch
 
     from kernels.bench.measure import Disagreement, measure
     from kernels.bench.peers import load_peer
 
-    if not torch.cuda.is_available():
-        print("kernels.bench: torch sees no CUDA device", file=sys.stderr)
+    problem = lane_problem("cuda")
+    if problem:
+        print(f"kernels.bench: {problem}", file=sys.stderr)
         return 2
     device = torch.device("cuda", torch.cuda.current_device())
     try:

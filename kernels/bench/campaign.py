@@ -8,11 +8,12 @@ its first entry must be one of those that were made bad.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from kernels.bench import lane_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ class Tally:
 class Campaign:
     """Tables of four groups between canaries, a record, and a seeded source of work."""
 
-    def __init__(self, device: torch.device, seed: int, rows: int = ROWS, graph: bool = False) -> None:
+    def __init__(self, device: torch.device, seed: int, *, rows: int = ROWS, graph: bool = False) -> None:
         """Allocate everything; with `graph` the reads are captured on their first round."""
         import numpy as np
         import torch
@@ -82,7 +83,7 @@ class Campaign:
     def _numbers(self, values: Any) -> torch.Tensor:
         return self.torch.tensor(self.np.asarray(values), device=self.device)
 
-    def write(self, bounded: bool = True) -> Tally:
+    def write(self, *, bounded: bool = True) -> Tally:
         """Write each row of each group once, a tenth of the writes bad."""
         from kernels import Write, pack_writes, write_staged
 
@@ -337,16 +338,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.device == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
-    else:
-        os.environ.pop("TRITON_INTERPRET", None)
     import torch
 
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print("kernels.bench.campaign: torch sees no CUDA device; --device cpu interprets", file=sys.stderr)
+    problem = lane_problem(options.device)
+    if problem:
+        print(f"kernels.bench.campaign: {problem}", file=sys.stderr)
         return 2
-    campaign = Campaign(torch.device(options.device), options.seed, options.rows, options.graph)
+    campaign = Campaign(torch.device(options.device), options.seed, rows=options.rows, graph=options.graph)
     if options.unguarded:
         return _control(campaign, options.accesses)
     failed = False

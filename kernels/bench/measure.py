@@ -115,12 +115,12 @@ def _operations(shape: Shape, device: torch.device) -> Iterator[tuple[str, Calla
 
 
 def _require_agreement(sides: list[_Side], shape: Shape, device: torch.device) -> None:
+    """Do the same random work on every side and compare what each of them holds and returns."""
     random_ = random.Random(5)
     for _ in range(3):
         for row in range(shape.rows):
-            most = min(shape.new_blocks, 700)
             block_ids = tuple(
-                [random_.randrange(1, 1 << 20) for _ in range(random_.randint(0, most))]
+                [random_.randrange(1, 1 << 20) for _ in range(random_.randint(0, min(shape.new_blocks, 700)))]
                 for _ in range(shape.groups)
             )
             overwrite = random_.random() < 1 / 4
@@ -128,38 +128,31 @@ def _require_agreement(sides: list[_Side], shape: Shape, device: torch.device) -
                 side.tables.append_block_ids(row, block_ids, overwrite)
         for side in sides:
             side.tables.apply_staged_writes()
-    counts = sides[0].tables.num_blocks.np
     order = torch.randperm(shape.rows, device=device).to(torch.int32)
-    starts = torch.arange(shape.rows + 1, dtype=torch.int32, device=device)
-    held = torch.from_numpy(counts.min(axis=0).copy()).to(device)[order.long()]
-    positions = torch.clamp(held.long() * 16 - 1, min=0)
-    results = []
-    for side in sides:
-        tables = side.tables
-        gathered = tables.gather_block_tables(order, shape.rows)
-        slots = tables.compute_slot_mappings(order, starts, positions, shape.rows)
-        results.append(
-            [
-                [table.gpu for table in tables.block_tables],
-                [table.clone() for table in gathered],
-                [slots.clone()],
-                [torch.from_numpy(tables.num_blocks.np.copy())],
-            ]
-        )
-    for side, result in zip(sides[1:], results[1:], strict=True):
-        for what, ours, theirs in zip(
-            ("tables", "gathered rows", "slots", "counts"), result, results[0], strict=True
-        ):
-            for group, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-                if what == "gathered rows":
-                    # The peer leaves the entries behind a row's count as an earlier batch left them.
-                    columns = torch.arange(one.shape[1], device=device)
-                    used = columns < torch.from_numpy(counts[group].copy()).to(device)[order.long()][:, None]
-                    one, other = one * used, other * used
-                if not torch.equal(one, other):
-                    raise Disagreement(
-                        f"{shape}: {what} of group {group} differ between {side.name} and peer"
-                    )
+    expected, *results = [
+        _results(side.tables, shape, order, sides[0].tables.num_blocks.np) for side in sides
+    ]
+    for side, found in zip(sides[1:], results, strict=True):
+        for what, tensor in found.items():
+            if not torch.equal(tensor, expected[what]):
+                raise Disagreement(f"{shape}: {what} differ between {side.name} and {sides[0].name}")
+
+
+def _results(tables: Any, shape: Shape, order: torch.Tensor, counts: Any) -> dict[str, torch.Tensor]:
+    """Return tables, counts, gathered rows and slots of the last positions, by name."""
+    held = torch.tensor(counts, device=order.device)[:, order.long()]
+    positions = torch.clamp(held.min(dim=0).values.long() * 16 - 1, min=0)
+    starts = torch.arange(shape.rows + 1, dtype=torch.int32, device=order.device)
+    found = {f"tables of group {g}": table.gpu for g, table in enumerate(tables.block_tables)}
+    found["counts"] = torch.tensor(tables.num_blocks.np)
+    for group, table in enumerate(tables.gather_block_tables(order, shape.rows)):
+        # A peer leaves the entries behind a row's count as an earlier batch left them.
+        used = torch.arange(table.shape[1], device=order.device) < held[group][:, None]
+        found[f"gathered rows of group {group}"] = table * used
+    slots = tables.compute_slot_mappings(order, starts, positions, shape.rows)
+    # A row without entries has no position to map.
+    found["slots"] = torch.where(held.min(dim=0).values > 0, slots, -1)
+    return found
 
 
 def _compare(
