@@ -2,7 +2,8 @@
 
 Every table is a `TableLayout`: one int32 matrix per cache group, one row per request. A kernel that is
 handed a write or a read outside a row leaves it out; it never touches the neighbouring row, block 0 or
-the last column in its place. All launches go to the current stream and none of them synchronises.
+the last column in its place, and describes it in a `ViolationRecord` if it was given one. All launches go to
+the current stream and none of them synchronises.
 """
 
 from kernels.errors import KernelError

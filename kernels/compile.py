@@ -43,7 +43,7 @@ _ARGUMENTS = {
     "group": "i32",
     "idx_mapping": _INDEX,
     "kernel_block_sizes": "*i32",
-    "launch": "i64",
+    "launch": "i32",
     "num_computed_tokens": _INDEX,
     "num_positions": "i32",
     "num_reqs": "i32",

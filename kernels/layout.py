@@ -43,8 +43,11 @@ class TableLayout:
     widths: torch.Tensor
     num_rows: int
     row_widths: tuple[int, ...] = field(init=False)
+    device_index: int = field(init=False)
+    """What `get_device` says of the tables; far cheaper to compare than `device`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "device_index", self.tables[0].get_device())
         object.__setattr__(self, "row_widths", tuple(table.shape[1] for table in self.tables))
 
     @classmethod
@@ -83,10 +86,13 @@ def _check_table(group: int, table: torch.Tensor, first: torch.Tensor) -> None:
     require(table.device == first.device, f"table of group {group} lies on another device")
 
 
-def require(condition: bool, otherwise: str) -> None:
-    """Raise `KernelError(otherwise)` unless `condition` holds."""
+def require(condition: bool, otherwise: str, *values: object) -> None:
+    """Raise `KernelError(otherwise)` unless `condition` holds.
+
+    With `values`, `otherwise` is a format for them, so that a call that passes pays for no text.
+    """
     if not condition:
-        raise KernelError(otherwise)
+        raise KernelError(otherwise.format(*values) if values else otherwise)
 
 
 def require_lane(kernel: object, device: torch.device) -> None:

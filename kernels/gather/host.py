@@ -53,7 +53,10 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
     _check(layout, counts, idx_mapping, out)
     require(
         num_reqs <= num_reqs_padded <= out.num_rows,
-        f"{num_reqs} requests padded to {num_reqs_padded} do not fit {out.num_rows} rows",
+        "{} requests padded to {} do not fit {} rows",
+        num_reqs,
+        num_reqs_padded,
+        out.num_rows,
     )
     require_lane(gather_kernel, layout.device)
     if num_reqs_padded == 0:
@@ -94,12 +97,14 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
 
 
 def _check(layout: TableLayout, counts: torch.Tensor, idx_mapping: torch.Tensor, out: TableLayout) -> None:
-    require(counts.dtype == torch.int32, f"counts are {counts.dtype}, not torch.int32")
+    require(counts.dtype == torch.int32, "counts are {}, not torch.int32", counts.dtype)
     require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
     require(counts.stride(1) == 1, "counts of one group are not adjacent")
-    require(idx_mapping.dim() == 1, f"idx_mapping has {idx_mapping.dim()} dimensions, not 1")
-    require(idx_mapping.dtype in INDEX_TYPES, f"idx_mapping is {idx_mapping.dtype}, not int32 or int64")
-    require(idx_mapping.device == layout.device, "idx_mapping lies on another device than the tables")
+    require(idx_mapping.dim() == 1, "idx_mapping has {} dimensions, not 1", idx_mapping.dim())
+    require(idx_mapping.dtype in INDEX_TYPES, "idx_mapping is {}, not int32 or int64", idx_mapping.dtype)
+    require(
+        idx_mapping.get_device() == layout.device_index, "idx_mapping lies on another device than the tables"
+    )
     require(
         idx_mapping.shape[0] <= 1 or idx_mapping.stride(0) == 1, "entries of idx_mapping are not adjacent"
     )
@@ -108,12 +113,15 @@ def _check(layout: TableLayout, counts: torch.Tensor, idx_mapping: torch.Tensor,
 
 def _check_window(layout: TableLayout, window: SlidingWindow) -> None:
     computed = window.num_computed_tokens
-    require(computed.dtype in INDEX_TYPES, f"num_computed_tokens is {computed.dtype}, not int32 or int64")
+    require(computed.dtype in INDEX_TYPES, "num_computed_tokens is {}, not int32 or int64", computed.dtype)
     require(
         computed.dim() == 1 and computed.shape[0] >= layout.num_rows,
         "num_computed_tokens has fewer entries than the tables have rows",
     )
     require(computed.stride(0) == 1, "entries of num_computed_tokens are not adjacent")
-    require(computed.device == layout.device, "num_computed_tokens lies on another device than the tables")
+    require(
+        computed.get_device() == layout.device_index,
+        "num_computed_tokens lies on another device than the tables",
+    )
     for name, tensor in (("reach", window.reach), ("block_sizes", window.block_sizes)):
-        require(tensor.shape == (layout.num_groups,), f"{name} needs one entry per group")
+        require(tensor.shape == (layout.num_groups,), "{} needs one entry per group", name)

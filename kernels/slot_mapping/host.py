@@ -40,7 +40,7 @@ class SlotGeometry:
     cp_size: int
     cp_rank: int
     cp_interleave: int
-    on_device: torch.Tensor
+    on_device: tuple[torch.Tensor, ...]
 
     @classmethod
     def of(  # noqa: PLR0913 - one argument per fact that a position's column depends on
@@ -75,7 +75,9 @@ class SlotGeometry:
         require(cp_interleave >= 1, f"cp_interleave {cp_interleave} is not positive")
         rows = [sizes, kernel_sizes, is_enabled, is_sharded]
         on_device = to_device([list(map(int, row)) for row in rows], torch.int32, device)
-        return cls(sizes, kernel_sizes, is_enabled, is_sharded, cp_size, cp_rank, cp_interleave, on_device)
+        return cls(
+            sizes, kernel_sizes, is_enabled, is_sharded, cp_size, cp_rank, cp_interleave, on_device.unbind()
+        )
 
 
 def map_slots(  # noqa: PLR0913, PLR0917 - one argument per array that the launch reads, and its guard
@@ -101,7 +103,7 @@ def map_slots(  # noqa: PLR0913, PLR0917 - one argument per array that the launc
     num_groups, num_tokens = out.shape
     _check(layout, geometry, idx_mapping, query_start_loc, positions, out)
     if counts is not None:
-        require(counts.dtype == torch.int32, f"counts are {counts.dtype}, not torch.int32")
+        require(counts.dtype == torch.int32, "counts are {}, not torch.int32", counts.dtype)
         require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
         require(counts.stride(1) == 1, "counts of one group are not adjacent")
     require_lane(slot_mapping_kernel, layout.device)
@@ -151,8 +153,9 @@ def _check(  # noqa: PLR0913, PLR0917 - what `map_slots` was given
     out: torch.Tensor,
 ) -> None:
     groups = layout.num_groups
+    where = layout.device_index
     require(len(geometry.block_sizes) == groups, "the geometry was made for other groups")
-    require(out.dtype == torch.int64, f"out is {out.dtype}, not torch.int64")
+    require(out.dtype == torch.int64, "out is {}, not torch.int64", out.dtype)
     require(out.dim() == MATRIX and out.shape[0] == groups, "out is not [groups, tokens]")
     require(out.stride(1) == 1, "entries of out are not adjacent")
     for name, tensor in (
@@ -160,11 +163,13 @@ def _check(  # noqa: PLR0913, PLR0917 - what `map_slots` was given
         ("query_start_loc", query_start_loc),
         ("positions", positions),
     ):
-        require(tensor.dtype in INDEX_TYPES, f"{name} is {tensor.dtype}, not int32 or int64")
-        require(tensor.dim() == 1, f"{name} has {tensor.dim()} dimensions, not 1")
-        require(tensor.is_contiguous(), f"entries of {name} are not adjacent")
-        require(tensor.device == layout.device, f"{name} lies on another device than the tables")
+        require(tensor.dtype in INDEX_TYPES, "{} is {}, not int32 or int64", name, tensor.dtype)
+        require(tensor.dim() == 1, "{} has {} dimensions, not 1", name, tensor.dim())
+        require(tensor.is_contiguous(), "entries of {} are not adjacent", name)
+        require(tensor.get_device() == where, "{} lies on another device than the tables", name)
     require(
         query_start_loc.shape[0] > idx_mapping.shape[0],
-        f"query_start_loc needs {idx_mapping.shape[0] + 1} entries, not {query_start_loc.shape[0]}",
+        "query_start_loc needs {} entries, not {}",
+        idx_mapping.shape[0] + 1,
+        query_start_loc.shape[0],
     )

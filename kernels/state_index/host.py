@@ -38,14 +38,14 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
     """
     num_reqs = rows.shape[0]
     _check(table, rows, seq_lens)
-    require(block_size >= 1, f"block size {block_size} is not positive")
-    require(num_states >= 1, f"number of states {num_states} is not positive")
+    require(block_size >= 1, "block size {} is not positive", block_size)
+    require(num_states >= 1, "number of states {} is not positive", num_states)
     if out is None:
         out = torch.empty((num_reqs, num_states), dtype=torch.int32, device=table.device)
-    require(out.dtype == torch.int32, f"out is {out.dtype}, not torch.int32")
+    require(out.dtype == torch.int32, "out is {}, not torch.int32", out.dtype)
     require(out.shape == (num_reqs, num_states), "out is not [batch, num_states]")
     require(out.is_contiguous(), "out is not contiguous")
-    require(out.device == table.device, "out lies on another device than the table")
+    require(out.get_device() == table.get_device(), "out lies on another device than the table")
     require_lane(state_index_kernel, table.device)
     if num_reqs == 0:
         return out
@@ -74,12 +74,13 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
 
 
 def _check(table: torch.Tensor, rows: torch.Tensor, seq_lens: torch.Tensor) -> None:
-    require(table.dtype == torch.int32, f"the table is {table.dtype}, not torch.int32")
-    require(table.dim() == MATRIX, f"the table has {table.dim()} dimensions, not 2")
+    require(table.dtype == torch.int32, "the table is {}, not torch.int32", table.dtype)
+    require(table.dim() == MATRIX, "the table has {} dimensions, not 2", table.dim())
     require(table.stride(1) == 1, "entries of a row are not adjacent")
     require(rows.shape == seq_lens.shape, "rows and seq_lens have different lengths")
+    where = table.get_device()
     for name, tensor in (("rows", rows), ("seq_lens", seq_lens)):
-        require(tensor.dim() == 1, f"{name} has {tensor.dim()} dimensions, not 1")
-        require(tensor.dtype in INDEX_TYPES, f"{name} is {tensor.dtype}, not int32 or int64")
-        require(tensor.shape[0] <= 1 or tensor.stride(0) == 1, f"entries of {name} are not adjacent")
-        require(tensor.device == table.device, f"{name} lies on another device than the table")
+        require(tensor.dim() == 1, "{} has {} dimensions, not 1", name, tensor.dim())
+        require(tensor.dtype in INDEX_TYPES, "{} is {}, not int32 or int64", name, tensor.dtype)
+        require(tensor.shape[0] <= 1 or tensor.stride(0) == 1, "entries of {} are not adjacent", name)
+        require(tensor.get_device() == where, "{} lies on another device than the table", name)
