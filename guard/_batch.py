@@ -63,6 +63,7 @@ def batch_arrays(  # noqa: PLR0913, PLR0917 - the tables' state and the batch
         counts=after.T.astype(np.int32).reshape(-1),
         lengths=np.concatenate([*added, np.zeros(0, dtype=np.int64)]).astype(np.int32),
         contents=np.concatenate([*ids, np.zeros(0, dtype=np.int64)]).astype(np.int32),
+        most=after.max(axis=0, initial=0),
     )
     return writes, zip(listed, map(tuple, after.tolist()), strict=True)
 

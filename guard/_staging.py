@@ -34,6 +34,7 @@ class Arrays:
 
     No two writes share an entry, and those of one row agree on its `counts`, the entries that it holds
     after all of them. `lengths` counts IDs and `counts` entries, of which an ID may become several.
+    `most` is the largest count of each group.
     """
 
     groups: Int32Array
@@ -42,6 +43,7 @@ class Arrays:
     counts: Int32Array
     lengths: Int32Array
     contents: Int32Array
+    most: NDArray[np.integer[Any]]
 
 
 class StagedLog:
@@ -96,8 +98,7 @@ class StagedLog:
         kept = self._kept() if len(set(self.rows)) < len(self.rows) else None
         rows = np.asarray(array("I", self.rows)).view(np.int32)
         num_writes = len(rows) * self._num_groups
-        starts = np.fromiter(chain.from_iterable(self.starts), np.int32, num_writes)
-        ends = np.fromiter(chain.from_iterable(self.ends), np.int32, num_writes)
+        starts, ends = _flat(self.starts), _flat(self.ends)
         lengths = ends - starts
         if self._expansion is not None:
             lengths //= np.tile(self._expansion, len(rows))
@@ -111,7 +112,8 @@ class StagedLog:
             self._groups = self._tiled_groups(len(rows))
         if self._num_groups > 1:
             rows = np.repeat(rows, self._num_groups)
-        whole = Arrays(self._groups[:num_writes], rows, starts, ends, lengths, contents)
+        most = ends.reshape(-1, self._num_groups).max(axis=0) if self._num_groups else ends
+        whole = Arrays(self._groups[:num_writes], rows, starts, ends, lengths, contents, most)
         return whole if kept is None else self._only(whole, *kept)
 
     def _kept(self) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -136,7 +138,13 @@ class StagedLog:
             np.array(counts, dtype=np.int32).reshape(-1),
             whole.lengths[writes],
             whole.contents[np.repeat(chosen, whole.lengths)],
+            whole.most,
         )
+
+
+def _flat(counts: list[tuple[int, ...]]) -> Int32Array:
+    # A third of what numpy takes for the same tuples.
+    return np.asarray(array("I", list(chain.from_iterable(counts)))).view(np.int32)
 
 
 def pack(writes: Arrays, num_groups: int, largest_expansion: int, ring: StagingRing) -> PackedWrites:

@@ -402,7 +402,8 @@ class BlockTables:
     def _next_launch(self) -> dict[str, Any]:
         """Report earlier launches and number the next; its bound and record."""
         self.report_kernel_violations()
-        self._launches += 1
+        # Kernels take it as int32.
+        self._launches = (self._launches + 1) % INT32_END
         return {"bounded": self.mode is not Mode.OFF, "record": self._record, "launch": self._launches}
 
     def apply_staged_writes(self) -> None:
@@ -439,7 +440,7 @@ class BlockTables:
             **launch,
         )
         self._ring.launched()
-        np.maximum.at(self._most_entries, writes.groups, writes.counts)
+        np.maximum(self._most_entries, writes.most, out=self._most_entries)
         self._launched()
 
     def gather_block_tables(

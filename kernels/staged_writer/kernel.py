@@ -16,7 +16,8 @@ Contract (arrays are int32 unless said otherwise; n is `num_writes`):
   is clipped to 0..width, and none is stored for a row that does not exist. So whatever was refused, no
   count ever exceeds its row.
 * RECORDED, with BOUNDED alone: what is refused is reported to `words` and `flag`, a `ViolationRecord`,
-  under the number `launch`.
+  under the number `launch`: a write's entries outside its row by the first of them, a row that does not
+  exist once.
 * not BOUNDED: every lane below the length is stored, at row * stride + start + lane from the table's
   address, and the count as it stands. This is the writer without a guard; it runs past
   a row into the next one.
@@ -25,12 +26,27 @@ Contract (arrays are int32 unless said otherwise; n is `num_writes`):
 import triton
 import triton.language as tl
 
-from kernels.record.kernel import WRITE_PAST_ROW, WRITE_ROW, report, report_scalar
+from kernels.record.kernel import WRITE_PAST_ROW, WRITE_ROW, report_scalar
 
 __all__ = ["staged_writer_kernel"]
 
 
-@triton.jit(do_not_specialize=["num_writes", "num_rows", "launch"])
+@triton.jit(
+    do_not_specialize=[
+        "pointers",
+        "strides",
+        "widths",
+        "expansion",
+        "counts",
+        "counts_stride",
+        "writes",
+        "num_writes",
+        "num_rows",
+        "words",
+        "flag",
+        "launch",
+    ]
+)
 def staged_writer_kernel(
     pointers,
     strides,
@@ -83,10 +99,12 @@ def staged_writer_kernel(
         if chunk == 0:
             stored = tl.minimum(tl.maximum(count, 0), width)
             tl.store(counts + group * counts_stride + row, stored.to(tl.int32), mask=row_exists)
-        if RECORDED:
-            report(words, flag, WRITE_PAST_ROW, group, row, column, width, launch, wanted & ~inside)
-            if chunk == 0:
-                report_scalar(words, flag, WRITE_ROW, group, row, row, num_rows, launch, ~row_exists)
+        if RECORDED and chunk == 0:
+            kept = tl.maximum(tl.minimum(start + length, width) - tl.maximum(start, 0), 0)
+            refused = tl.where(row_exists, length - kept, 0)
+            first = tl.where((start >= 0) & (start < width), width, start)
+            report_scalar(words, flag, WRITE_PAST_ROW, group, row, first, width, launch, refused)
+            report_scalar(words, flag, WRITE_ROW, group, row, row, num_rows, launch, ~row_exists)
     else:
         tl.store(table + row * stride + column, entries, mask=lane < length)
         if chunk == 0:
