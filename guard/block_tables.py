@@ -210,6 +210,10 @@ class BlockTables:
         widths = self._geometry.row_widths
         self.block_tables = [BlockTable(zeros(width)) for width in widths]
         self.input_block_tables = [zeros(width) for width in widths]
+        # How much of each forward-pass row may be other than zero.
+        self._filled = torch.zeros(
+            (self.num_kv_cache_groups, self.max_num_reqs), dtype=torch.int32, device=self.device
+        )
         self.num_blocks = BlockCounts(self._counts, self.num_kv_cache_groups, self.device)
         self.slot_mappings = torch.zeros(
             (self.num_kv_cache_groups, self.max_num_batched_tokens), dtype=torch.int64, device=self.device
@@ -482,6 +486,7 @@ class BlockTables:
                 idx_mapping,
                 target,
                 launched,
+                filled=self._filled if out is None else None,
                 window=window,
                 **self._next_launch(),
             )
@@ -536,6 +541,7 @@ class BlockTables:
             table[:cleared].zero_()
         # Whoever asked may fill these rows before the next gather.
         self._dirty_rows = num_reqs
+        self._filled[:, :num_reqs].fill_(INT32_END - 1)
         return tuple(table[:num_reqs] for table in self.input_block_tables)
 
     def compute_slot_mappings(

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels.launch import warps_for
+
 __all__ = ["TARGETS", "Job", "compile_job", "jobs", "main"]
 
 TARGETS = {
@@ -39,6 +41,9 @@ _ARGUMENTS = {
     "counts_stride": "i32",
     "cp_rank": "i32",
     "enabled": "*i32",
+    "expansion": "*i32",
+    "filled": "*i32",
+    "filled_stride": "i32",
     "flag": "*i32",
     "group": "i32",
     "idx_mapping": _INDEX,
@@ -76,15 +81,24 @@ _CONSTANTS: dict[str, tuple[int, ...]] = {
     "COUNTED": (False, True),
     "CP_INTERLEAVE": (4,),
     "CP_SIZE": (1, 2),
+    "EXPANDED": (False, True),
     "MASKED": (False, True),
     "NUM_STATES": (3,),
     "PAD": (-1,),
+    "PAD_CHUNK": (1024,),
     "RECORD": (False, True),
+    "TRACKED": (False, True),
 }
-"""What the hosts launch with; CHUNK is the host's own."""
+"""What the hosts launch with; CHUNK is one of the host's own CHUNKS."""
 
 _NEEDS_BOUND = ("COUNTED", "RECORD")
-_OPTIONAL = {"counts": "COUNTED", "flag": "RECORD", "words": "RECORD"}
+_OPTIONAL = {
+    "counts": "COUNTED",
+    "expansion": "EXPANDED",
+    "filled": "TRACKED",
+    "flag": "RECORD",
+    "words": "RECORD",
+}
 """Pointers that the host leaves out, as None, where the switch is off and the kernel has it."""
 
 
@@ -109,7 +123,7 @@ def jobs(targets: tuple[str, ...] = tuple(TARGETS)) -> list[Job]:
     for module, kernel, names in _kernels():
         values_of = {
             **_CONSTANTS,
-            "CHUNK": (importlib.import_module(module.removesuffix("kernel") + "host").CHUNK,),
+            "CHUNK": importlib.import_module(module.removesuffix("kernel") + "host").CHUNKS,
         }
         unknown = [n for n in names if n != "out" and n not in _ARGUMENTS and n not in values_of]
         if unknown or ("out" in names and kernel not in _OUT):
@@ -139,7 +153,9 @@ def compile_job(job: Job) -> int:
             constants[name] = None
     signature = {name: _type(job, name, constants) for name in kernel.arg_names}
     target = GPUTarget(*TARGETS[job.target])
-    compiled = triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=constants), target=target)
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    options = {"num_warps": warps_for(constants["CHUNK"])} if "CHUNK" in constants else {}
+    compiled = triton.compile(source, target=target, options=options)
     return len(compiled.kernel)
 
 

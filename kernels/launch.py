@@ -11,14 +11,22 @@ from typing import Any
 
 import triton
 
-__all__ = ["Launcher"]
+__all__ = ["SHORT_CHUNK", "Launcher", "warps_for"]
+
+SHORT_CHUNK = 32
+"""Lanes per program where no program has more to do: one warp."""
+
+
+def warps_for(chunk: int) -> int:
+    """Return how many warps a program of `chunk` lanes is launched with."""
+    return 1 if chunk <= SHORT_CHUNK else 4
 
 
 class Launcher:
     """One kernel, none of whose arguments is specialised.
 
-    `arguments` must have the types that `types` stands for, whatever tells them apart: ints below 2**31,
-    and tensors whose element type is fixed or named in `types`.
+    Arguments are ints below 2**31, None where a constant says that the kernel does not read them, and
+    tensors whose element type is fixed or named in `types`.
     """
 
     __slots__ = ("_compiled", "_kernel")
@@ -41,14 +49,16 @@ class Launcher:
         *,
         device: Any,
         types: tuple[Any, ...] = (),
-        num_warps: int = 4,
     ) -> None:
-        """Launch on the current stream of `device`, which is the current device."""
-        key = (constants, types, num_warps, device)
+        """Launch on the current stream of `device`, which is the current device.
+
+        The last constant is how many lanes a program has.
+        """
+        key = (constants, types, device)
         compiled = self._compiled.get(key)
         if compiled is not None:
             compiled[grid](*arguments, *constants)
             return
-        found = self._kernel[grid](*arguments, *constants, num_warps=num_warps)
+        found = self._kernel[grid](*arguments, *constants, num_warps=warps_for(constants[-1]))
         if isinstance(found, triton.compiler.CompiledKernel):
             self._compiled[key] = found

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.gather.kernel import gather_kernel
+from kernels.launch import Launcher
 from kernels.layout import INDEX_TYPES, require, require_lane
 
 if TYPE_CHECKING:
     from kernels.layout import TableLayout
     from kernels.record import ViolationRecord
 
-__all__ = ["CHUNK", "SlidingWindow", "gather_rows"]
+__all__ = ["CHUNKS", "SlidingWindow", "gather_rows"]
 
-CHUNK = 1024
+CHUNKS = (1024,)
+_LAUNCH = Launcher(gather_kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,16 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
     out: TableLayout,
     num_reqs_padded: int,
     *,
+    filled: torch.Tensor | None = None,
     window: SlidingWindow | None = None,
     bounded: bool = True,
     record: ViolationRecord | None = None,
     launch: int = 0,
 ) -> None:
     """Fill the first `num_reqs_padded` rows of `out` from the rows that `idx_mapping` names.
+
+    `filled`, int32 [groups, rows of out], knows for each destination row how many of its leading entries may
+    be other than zero; with it zeros are stored only there. Whoever else writes to `out` raises it.
 
     What a bounded gather refuses goes to `record` with the number `launch`; the record lies on the device
     of the tables.
@@ -63,36 +69,43 @@ def gather_rows(  # noqa: PLR0913 - one argument per table that the launch reads
         return
     if window is not None:
         _check_window(layout, window)
+    if filled is not None:
+        require(filled.dtype == torch.int32, "filled is {}, not torch.int32", filled.dtype)
+        require(filled.shape == (layout.num_groups, out.num_rows), "filled is not [groups, rows of out]")
+        require(filled.stride(1) == 1, "entries of filled are not adjacent")
     # Without a window the kernel reads none of the three; any tensor fills the place.
     computed, reach, sizes = (
-        (counts, counts, counts)
+        (idx_mapping, counts, counts)
         if window is None
         else (window.num_computed_tokens, window.reach, window.block_sizes)
     )
-    # Rows lie on the one grid axis that is not limited to 65,535 programs.
-    chunks = -(-max(layout.row_widths) // CHUNK)
     record = record if bounded else None
-    gather_kernel[(num_reqs_padded, layout.num_groups, chunks)](
-        layout.pointers,
-        layout.strides,
-        layout.widths,
-        layout.num_rows,
-        counts,
-        counts.stride(0),
-        idx_mapping,
-        num_reqs,
-        out.pointers,
-        out.strides,
-        computed,
-        reach,
-        sizes,
-        None if record is None else record.words,
-        None if record is None else record.flag,
-        launch,
-        BOUNDED=bounded,
-        RECORD=record is not None,
-        MASKED=window is not None,
-        CHUNK=CHUNK,
+    # Rows lie on the one grid axis that is not limited to 65,535 programs.
+    _LAUNCH(
+        (num_reqs_padded, layout.num_groups, 1),
+        (
+            layout.pointers,
+            layout.strides,
+            layout.widths,
+            layout.num_rows,
+            counts,
+            counts.stride(0),
+            idx_mapping,
+            num_reqs,
+            out.pointers,
+            out.strides,
+            filled,
+            0 if filled is None else filled.stride(0),
+            computed,
+            reach,
+            sizes,
+            None if record is None else record.words,
+            None if record is None else record.flag,
+            launch,
+        ),
+        (bounded, record is not None, window is not None, filled is not None, *CHUNKS),
+        device=layout.device,
+        types=(idx_mapping.dtype, computed.dtype),
     )
 
 

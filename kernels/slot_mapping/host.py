@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.launch import SHORT_CHUNK, Launcher
 from kernels.layout import INDEX_TYPES, MATRIX, require, require_lane, to_device
 from kernels.slot_mapping.kernel import slot_mapping_kernel
 
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
     from kernels.layout import TableLayout
     from kernels.record import ViolationRecord
 
-__all__ = ["CHUNK", "PAD_SLOT", "SlotGeometry", "map_slots"]
+__all__ = ["CHUNKS", "PAD_SLOT", "SlotGeometry", "map_slots"]
 
-CHUNK = 1024
+CHUNKS = (SHORT_CHUNK, 1024)
+PAD_CHUNK = 1024
+"""Tokens per program behind the last request's."""
 PAD_SLOT = -1
 _INT32_END = 2**31
+_LAUNCH = Launcher(slot_mapping_kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +114,47 @@ def map_slots(  # noqa: PLR0913, PLR0917 - one argument per array that the launc
     record = record if bounded else None
     counts = counts if bounded else None
     block_sizes, kernel_block_sizes, enabled, sharded = geometry.on_device
+    # Few tokens per request are one warp's work; more of them it does in turns.
+    chunk = CHUNKS[positions.shape[0] > SHORT_CHUNK * max(1, num_reqs)]
     # Batch rows lie on the one grid axis that is not limited to 65,535 programs.
-    slot_mapping_kernel[(num_reqs + -(-num_tokens // CHUNK), num_groups)](
-        layout.pointers,
-        layout.strides,
-        layout.widths,
-        layout.num_rows,
-        counts,
-        0 if counts is None else counts.stride(0),
-        block_sizes,
-        kernel_block_sizes,
-        enabled,
-        sharded,
-        idx_mapping,
-        query_start_loc,
-        num_reqs,
-        positions,
-        positions.shape[0],
-        out,
-        out.stride(0),
-        num_tokens,
-        geometry.cp_rank,
-        None if record is None else record.words,
-        None if record is None else record.flag,
-        launch,
-        BOUNDED=bounded,
-        RECORD=record is not None,
-        COUNTED=counts is not None,
-        CP_SIZE=geometry.cp_size,
-        CP_INTERLEAVE=geometry.cp_interleave,
-        PAD=PAD_SLOT,
-        CHUNK=CHUNK,
+    _LAUNCH(
+        (num_reqs + -(-num_tokens // PAD_CHUNK), num_groups, 1),
+        (
+            layout.pointers,
+            layout.strides,
+            layout.widths,
+            layout.num_rows,
+            counts,
+            0 if counts is None else counts.stride(0),
+            block_sizes,
+            kernel_block_sizes,
+            enabled,
+            sharded,
+            idx_mapping,
+            query_start_loc,
+            num_reqs,
+            positions,
+            positions.shape[0],
+            out,
+            out.stride(0),
+            num_tokens,
+            geometry.cp_rank,
+            None if record is None else record.words,
+            None if record is None else record.flag,
+            launch,
+        ),
+        (
+            bounded,
+            record is not None,
+            counts is not None,
+            geometry.cp_size,
+            geometry.cp_interleave,
+            PAD_SLOT,
+            PAD_CHUNK,
+            chunk,
+        ),
+        device=layout.device,
+        types=(idx_mapping.dtype, query_start_loc.dtype, positions.dtype),
     )
 
 

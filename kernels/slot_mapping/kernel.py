@@ -11,7 +11,7 @@ Contract:
   query_start_loc[b + 1]. The caller guarantees that it begins at 0 and does not fall, so that no two
   programs store to one place. `positions`: int32 or int64 [num_positions], one per token.
 * `out`: int64 [groups, num_tokens], rows `out_stride` entries apart. Every entry is stored: programs
-  num_reqs and up put PAD behind the last token, one CHUNK each.
+  num_reqs and up put PAD behind the last token, PAD_CHUNK each.
 * A token's slot is block ID * kernel block size + offset. The block ID stands in column (local position //
   kernel block size) of its request's row, the offset is the rest. The local position is the position
   itself; in a `sharded` group the ranks take runs of CP_INTERLEAVE tokens in turn within each block_size *
@@ -45,7 +45,32 @@ from kernels.record.kernel import (
 __all__ = ["slot_mapping_kernel"]
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_reqs", "num_positions", "num_tokens", "cp_rank", "launch"])
+@triton.jit(
+    do_not_specialize=[
+        "pointers",
+        "strides",
+        "widths",
+        "num_rows",
+        "counts",
+        "counts_stride",
+        "block_sizes",
+        "kernel_block_sizes",
+        "enabled",
+        "sharded",
+        "idx_mapping",
+        "query_start_loc",
+        "num_reqs",
+        "positions",
+        "num_positions",
+        "out",
+        "out_stride",
+        "num_tokens",
+        "cp_rank",
+        "words",
+        "flag",
+        "launch",
+    ]
+)
 def slot_mapping_kernel(  # noqa: C901, PLR0915 - most branches choose a variant at compile time
     pointers,
     strides,
@@ -75,6 +100,7 @@ def slot_mapping_kernel(  # noqa: C901, PLR0915 - most branches choose a variant
     CP_SIZE: tl.constexpr,
     CP_INTERLEAVE: tl.constexpr,
     PAD: tl.constexpr,
+    PAD_CHUNK: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     program = tl.program_id(0)
@@ -86,7 +112,7 @@ def slot_mapping_kernel(  # noqa: C901, PLR0915 - most branches choose a variant
         used = tl.load(query_start_loc + num_reqs).to(tl.int64)
         if BOUNDED:
             used = tl.minimum(used, held)
-        token = (program - num_reqs).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
+        token = (program - num_reqs).to(tl.int64) * PAD_CHUNK + tl.arange(0, PAD_CHUNK)
         tl.store(target + token, PAD, mask=(token >= used) & (token < num_tokens))
     else:
         row = tl.load(idx_mapping + program).to(tl.int64)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from kernels.launch import Launcher
+from kernels.launch import SHORT_CHUNK, Launcher
 from kernels.layout import TableLayout, require, require_lane
 from kernels.staged_writer.kernel import staged_writer_kernel
 
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
     from kernels.record import ViolationRecord
 
-__all__ = ["CHUNK", "SHORT_CHUNK", "PackedWrites", "StagingRing", "Write", "pack_writes", "write_staged"]
+__all__ = ["CHUNKS", "PackedWrites", "StagingRing", "Write", "pack_writes", "write_staged"]
 
-CHUNK = 1024
-SHORT_CHUNK = 32
-"""Entries per program where no write is longer: one warp."""
+CHUNKS = (SHORT_CHUNK, 1024)
 _INT32_END = 2**31
 _LAUNCH = Launcher(staged_writer_kernel)
 
@@ -153,29 +151,25 @@ def write_staged(  # noqa: PLR0913 - one argument per array that the launch read
     if expansion is not None:
         require(expansion.shape == (layout.num_groups,), "expansion needs one number per group")
         require(expansion.dtype == torch.int32, f"expansion is {expansion.dtype}, not torch.int32")
-    short = writes.longest <= SHORT_CHUNK
-    chunk = SHORT_CHUNK if short else CHUNK
+    chunk = CHUNKS[writes.longest > SHORT_CHUNK]
     _LAUNCH(
         (writes.num_writes, max(1, -(-writes.longest // chunk)), 1),
         (
             layout.pointers,
             layout.strides,
             layout.widths,
-            # What a variant does not read is filled by any tensor.
-            counts if expansion is None else expansion,
+            expansion,
             counts,
             counts.stride(0),
             writes.buffer,
             writes.num_writes,
             layout.num_rows,
-            # These two have the types that a record's have.
-            layout.strides if record is None else record.words,
-            counts if record is None else record.flag,
+            None if record is None else record.words,
+            None if record is None else record.flag,
             launch,
         ),
         (expansion is not None, bounded, record is not None, chunk),
         device=layout.device,
-        num_warps=1 if short else 4,
     )
 
 

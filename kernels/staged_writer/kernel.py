@@ -15,7 +15,7 @@ Contract (arrays are int32 unless said otherwise; n is `num_writes`):
 * BOUNDED: a store happens only where 0 <= row < num_rows and 0 <= start + lane < width. The count stored
   is clipped to 0..width, and none is stored for a row that does not exist. So whatever was refused, no
   count ever exceeds its row.
-* RECORDED, with BOUNDED alone: what is refused is reported to `words` and `flag`, a `ViolationRecord`,
+* RECORD, with BOUNDED alone: what is refused is reported to `words` and `flag`, a `ViolationRecord`,
   under the number `launch`: a write's entries outside its row by the first of them, a row that does not
   exist once.
 * not BOUNDED: every lane below the length is stored, at row * stride + start + lane from the table's
@@ -62,7 +62,7 @@ def staged_writer_kernel(
     launch,
     EXPANDED: tl.constexpr,
     BOUNDED: tl.constexpr,
-    RECORDED: tl.constexpr,
+    RECORD: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     write = tl.program_id(0)
@@ -99,7 +99,7 @@ def staged_writer_kernel(
         if chunk == 0:
             stored = tl.minimum(tl.maximum(count, 0), width)
             tl.store(counts + group * counts_stride + row, stored.to(tl.int32), mask=row_exists)
-        if RECORDED and chunk == 0:
+        if RECORD and chunk == 0:
             kept = tl.maximum(tl.minimum(start + length, width) - tl.maximum(start, 0), 0)
             refused = tl.where(row_exists, length - kept, 0)
             first = tl.where((start >= 0) & (start < width), width, start)

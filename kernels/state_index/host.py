@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.launch import Launcher
 from kernels.layout import INDEX_TYPES, MATRIX, require, require_lane
 from kernels.state_index.kernel import state_index_kernel
 
 if TYPE_CHECKING:
     from kernels.record import ViolationRecord
 
-__all__ = ["CHUNK", "PAD_STATE", "select_states"]
+__all__ = ["CHUNKS", "PAD_STATE", "select_states"]
 
-CHUNK = 256
+CHUNKS = (256,)
+_LAUNCH = Launcher(state_index_kernel)
 PAD_STATE = -1
 
 
@@ -50,25 +52,25 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
     if num_reqs == 0:
         return out
     record = record if bounded else None
-    state_index_kernel[(-(-num_reqs * num_states // CHUNK),)](
-        table,
-        table.stride(0),
-        table.shape[1],
-        table.shape[0],
-        rows,
-        seq_lens,
-        num_reqs,
-        out,
-        None if record is None else record.words,
-        None if record is None else record.flag,
-        group,
-        launch,
-        BOUNDED=bounded,
-        RECORD=record is not None,
-        BLOCK_SIZE=block_size,
-        NUM_STATES=num_states,
-        PAD=PAD_STATE,
-        CHUNK=CHUNK,
+    _LAUNCH(
+        (-(-num_reqs * num_states // CHUNKS[0]), 1, 1),
+        (
+            table,
+            table.stride(0),
+            table.shape[1],
+            table.shape[0],
+            rows,
+            seq_lens,
+            num_reqs,
+            out,
+            None if record is None else record.words,
+            None if record is None else record.flag,
+            group,
+            launch,
+        ),
+        (bounded, record is not None, block_size, num_states, PAD_STATE, *CHUNKS),
+        device=table.device,
+        types=(rows.dtype, seq_lens.dtype),
     )
     return out
 

@@ -25,7 +25,22 @@ from kernels.record.kernel import POSITION, READ_ROW, STATE_PAST_ROW, report
 __all__ = ["state_index_kernel"]
 
 
-@triton.jit(do_not_specialize=["width", "num_rows", "num_reqs", "group", "launch"])
+@triton.jit(
+    do_not_specialize=[
+        "table",
+        "stride",
+        "width",
+        "num_rows",
+        "rows",
+        "seq_lens",
+        "num_reqs",
+        "out",
+        "words",
+        "flag",
+        "group",
+        "launch",
+    ]
+)
 def state_index_kernel(
     table,
     stride,

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from kernels import PAD_SLOT, KernelError, SlotGeometry, TableLayout, map_slots, map_slots_reference
 from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
-from kernels.slot_mapping.host import CHUNK
+from kernels.slot_mapping.host import PAD_CHUNK as CHUNK
 from tests.kernels.canary import CANARY, CanaryTable
 from tests.kernels.recorded import assert_recorded
 
