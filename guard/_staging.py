@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from itertools import chain
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -49,8 +49,9 @@ class Arrays:
 class StagedLog:
     """Appends in the order in which they came.
 
-    Per append: its row, and per group the column at which it starts and the one before which it ends.
-    `contents` are the IDs of all appends and groups in that order. It refuses what uint32 does not hold.
+    Per append one of `rows`, and per append and group one of `starts` and `ends`: the column at which it
+    starts and the one before which it ends. `contents` are the IDs of all appends and groups in that order.
+    It refuses what uint32 does not hold.
     """
 
     __slots__ = ("_expansion", "_groups", "_num_groups", "contents", "ends", "rows", "starts")
@@ -61,8 +62,8 @@ class StagedLog:
         self._groups = self._tiled_groups(num_rows)
         self._expansion = np.array(expansion, dtype=np.int32) if max(expansion, default=1) > 1 else None
         self.rows: list[int] = []
-        self.starts: list[tuple[int, ...]] = []
-        self.ends: list[tuple[int, ...]] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
         self.contents = array("I")
 
     def _tiled_groups(self, num_appends: int) -> Int32Array:
@@ -77,20 +78,23 @@ class StagedLog:
 
     def mend(self, counts: list[tuple[int, ...]]) -> None:
         """Take off what an append that was broken off has left behind."""
-        whole = min(len(self.rows), len(self.starts), len(self.ends))
-        complete = len(self.rows) == len(self.starts) == len(self.ends)
-        if complete and whole and counts[self.rows[-1]] is not self.ends[-1]:
+        groups = self._num_groups
+        whole = len(self.rows)
+        if groups:
+            whole = min(whole, len(self.starts) // groups, len(self.ends) // groups)
+        complete = len(self.rows) * groups == len(self.starts) == len(self.ends)
+        if complete and whole and counts[self.rows[-1]] != tuple(self.ends[-groups:]):
             whole -= 1
-        for staged in (self.rows, self.starts, self.ends):
-            del staged[whole:]
+        del self.rows[whole:]
+        del self.starts[whole * groups :]
+        del self.ends[whole * groups :]
         del self.contents[self._num_ids() :]
 
     def _num_ids(self) -> int:
         expansion = [1] * self._num_groups if self._expansion is None else self._expansion.tolist()
         return sum(
             (end - start) // parts
-            for starts, ends in zip(self.starts, self.ends, strict=True)
-            for start, end, parts in zip(starts, ends, expansion, strict=True)
+            for start, end, parts in zip(self.starts, self.ends, cycle(expansion), strict=False)
         )
 
     def arrays(self) -> Arrays:
@@ -98,36 +102,40 @@ class StagedLog:
         kept = self._kept() if len(set(self.rows)) < len(self.rows) else None
         rows = np.asarray(array("I", self.rows)).view(np.int32)
         num_writes = len(rows) * self._num_groups
-        starts, ends = _flat(self.starts), _flat(self.ends)
+        starts = np.asarray(array("I", self.starts)).view(np.int32)
+        ends = np.asarray(array("I", self.ends)).view(np.int32)
         lengths = ends - starts
         if self._expansion is not None:
             lengths //= np.tile(self._expansion, len(rows))
         contents = np.array(self.contents, dtype=np.uint32).view(np.int32)
-        if int(lengths.sum()) != len(contents):
+        staged = int(np.add.reduce(lengths))
+        if staged != len(contents):
             raise GuardError(
-                f"staged lengths add up to {int(lengths.sum())} block IDs, but {len(contents)} are staged; "
+                f"staged lengths add up to {staged} block IDs, but {len(contents)} are staged; "
                 f"nothing was written. A list changed its length while it was appended."
             )
         if num_writes > len(self._groups):
             self._groups = self._tiled_groups(len(rows))
         if self._num_groups > 1:
             rows = np.repeat(rows, self._num_groups)
-        most = ends.reshape(-1, self._num_groups).max(axis=0) if self._num_groups else ends
+        most = np.maximum.reduce(ends.reshape(-1, self._num_groups)) if self._num_groups else ends
         whole = Arrays(self._groups[:num_writes], rows, starts, ends, lengths, contents, most)
         return whole if kept is None else self._only(whole, *kept)
 
-    def _kept(self) -> tuple[list[int], list[tuple[int, ...]]]:
+    def _kept(self) -> tuple[list[int], list[list[int]]]:
         """Return which appends to write, and for each what its row holds after the last of them."""
+        groups = self._num_groups
         of_row: dict[int, list[int]] = {}
-        for append, (row, starts) in enumerate(zip(self.rows, self.starts, strict=True)):
-            if any(starts):
+        for append, row in enumerate(self.rows):
+            if any(self.starts[append * groups : (append + 1) * groups]):
                 of_row.setdefault(row, []).append(append)
             else:
                 of_row[row] = [append]
         kept = sorted(append for appends in of_row.values() for append in appends)
-        return kept, [self.ends[of_row[self.rows[append]][-1]] for append in kept]
+        last = [of_row[self.rows[append]][-1] * groups for append in kept]
+        return kept, [self.ends[place : place + groups] for place in last]
 
-    def _only(self, whole: Arrays, kept: list[int], counts: list[tuple[int, ...]]) -> Arrays:
+    def _only(self, whole: Arrays, kept: list[int], counts: list[list[int]]) -> Arrays:
         writes = (np.array(kept)[:, None] * self._num_groups + np.arange(self._num_groups)).reshape(-1)
         chosen = np.zeros(len(whole.rows), dtype=bool)
         chosen[writes] = True
@@ -142,11 +150,6 @@ class StagedLog:
         )
 
 
-def _flat(counts: list[tuple[int, ...]]) -> Int32Array:
-    # A third of what numpy takes for the same tuples.
-    return np.asarray(array("I", list(chain.from_iterable(counts)))).view(np.int32)
-
-
 def pack(writes: Arrays, num_groups: int, largest_expansion: int, ring: StagingRing) -> PackedWrites:
     """Lay `writes` out in a buffer of `ring`, as the staged writer's contract says."""
     num_writes = len(writes.rows)
@@ -158,5 +161,5 @@ def pack(writes: Arrays, num_groups: int, largest_expansion: int, ring: StagingR
     offsets[0] = 0
     np.cumsum(writes.lengths, out=offsets[1:])
     view[5 * num_writes + 1 : size] = writes.contents
-    longest = int(writes.lengths.max()) * largest_expansion
+    longest = int(np.maximum.reduce(writes.lengths)) * largest_expansion
     return PackedWrites(buffer, num_writes, num_groups, longest)

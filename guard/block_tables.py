@@ -305,8 +305,8 @@ class BlockTables:
         try:
             log.contents.fromlist(block_ids)
             log.rows.append(row)
-            log.starts.append(before)
-            log.ends.append(after)
+            log.starts.extend(before)
+            log.ends.extend(after)
             self._counts[row] = after
         except BaseException:
             log.mend(self._counts)
