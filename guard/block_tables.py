@@ -357,6 +357,8 @@ class BlockTables:
         except BlockTableViolation as violation:
             self._refuse(violation)
             return
+        if not len(batch.rows):
+            return
         if self._redirects:
             batch.contents.fill(0)
         # What was appended row by row before stays ahead of the batch.
@@ -420,6 +422,7 @@ class BlockTables:
         """
         self.report_kernel_violations()
         if not self.num_kv_cache_groups:
+            self._log.clear()
             return
         self._close_log()
         while self._batches:
