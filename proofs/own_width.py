@@ -99,4 +99,5 @@ def _located(error: BaseException, path: Path) -> str:
     """Return what went wrong, at the last line of the user's file that was running."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     where = f"{path}:{lines[-1]}" if lines else str(path)
-    return f"{where}: {type(error).__name__}: {str(error) or 'no message'}"
+    said = str(error) or "no message"
+    return said if f" at {where}, `" in said else f"{where}: {type(error).__name__}: {said}"

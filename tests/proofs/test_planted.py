@@ -39,7 +39,9 @@ def test_a_common_divisor_with_zero_takes_no_case_away(width, number, solver):
 def test_a_branch_that_is_swallowed_is_a_mistake_all_the_same(width):
     tried = "if d.max_model_len > 100:\n        return 1"
     body = f"try:\n    {tried}\nexcept Exception:\n    pass\nreturn {GOOD}"
-    assert "branched on the symbolic value" in refused("--width", width(body), *ROW)
+    said = refused("--width", width(body), *ROW)
+    assert "branched on a symbolic value and went on, at" in said
+    assert "mine.py:5, `d.max_model_len > 100`" in said
 
 
 def test_a_function_that_says_something_else_of_numbers_is_not_proved(width):
