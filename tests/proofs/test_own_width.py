@@ -86,8 +86,8 @@ def test_a_type_without_rows_is_skipped_and_said_so(engine):
         ("if spec.block_size > 16: return 1", "branched on a symbolic value at"),
         ("if spec.block_size > 16: return 1", "engine.py:6, `spec.block_size > 16`"),
         (
-            "return 'ä' and min(deployment.max_model_len, 2)",
-            "engine.py:6, `min(deployment.max_model_len, 2)`",
+            "return 'ä' and max(spec.block_size, 2)",
+            "engine.py:6, `max(spec.block_size, 2)`",
         ),
         ("raise NotImplementedError", "makes rows for none of the selected spec types"),
         ("return spec.block_size % 2", "engine.py:6: TypeError: unsupported operand"),
