@@ -59,13 +59,8 @@ def test_a_refusal_names_every_value_that_is_not_the_usual_one_and_none_of_a_req
     deployment = Deployment(max_model_len=512, num_lookahead_tokens=3)
     spec = FullAttentionSpec(block_size=16, blocks_per_kv_block=3)
     said = "full-attention: a manager block is split into whole kernel blocks; this is not so for "
-    for request, values in (
-        (None, "max_model_len=512, num_lookahead_tokens=3, blocks_per_kv_block=3"),
-        (
-            Request(num_tokens=5),
-            "max_model_len=512, num_lookahead_tokens=3, blocks_per_kv_block=3, num_tokens=5",
-        ),
-    ):
+    sizes = "max_model_len=512, decode_context_parallel_size=1, num_lookahead_tokens=3, blocks_per_kv_block=3"
+    for request, values in ((None, sizes), (Request(num_tokens=5), f"{sizes}, num_tokens=5")):
         with pytest.raises(IllegalDeployment) as refused:
             require_legal(deployment, spec, request)
         assert str(refused.value) == said + values

@@ -45,7 +45,7 @@ def named(claims, label):
 
 
 def test_a_row_that_is_too_narrow_is_told_with_the_tokens_and_the_entries():
-    """Mamba on V2 in 0.28 with dcp 2: a context of 18 in blocks of 16 has one column, 17 tokens two blocks."""
+    """Mamba on V2 in 0.28 with dcp 2: a context of 18 in blocks of 16 is one column, 17 tokens are two."""
     values = {"max_model_len": 18, "block_size": 16, "decode_context_parallel_size": 2}
     faulty = release("vllm-0.28")
     numbers = {"scheduler: entries": 2, "worker: row width": 1}
@@ -256,7 +256,8 @@ def test_positions_of_a_group_that_is_not_sharded_are_held_against_each_other_on
     """Under dcp 2 position 2 of a sharded group would lie where position 1 of this one does."""
     distinct, values = claim("slots-distinct"), {"decode_context_parallel_size": 2, "dcp_sharded": False}
     case = build_case("full-attention", {
-        "max_model_len": 40, "block_size": 4, "num_tokens": 9, "position": one, "other_position": other, **values,
+        "max_model_len": 40, "block_size": 4, "num_tokens": 9, "position": one, "other_position": other,
+        **values,
     }, distinct.parts)  # fmt: skip
     assert distinct.holds(case, TODAY, V2) is True
 

@@ -9,6 +9,8 @@ from invariants.parameters import Parameter, parameters_of, size, switch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
+    """Sizes and switches of every kind, and a field that is neither."""
+
     length: int = size("longest sequence")
     block: int = size("tokens per block", minimum=1, maximum=64, usual=16, default=8)
     caching: bool = switch("whether blocks are kept", default=True)
@@ -19,9 +21,11 @@ LENGTH, BLOCK, CACHING = parameters_of(Declared)
 
 
 def test_a_parameter_is_what_its_field_declares_in_the_order_of_the_fields():
-    assert LENGTH == Parameter("length", "longest sequence", 0, None, None, False)
-    assert BLOCK == Parameter("block", "tokens per block", 1, 64, 16, False)
-    assert CACHING == Parameter("caching", "whether blocks are kept", 0, None, True, True)
+    assert parameters_of(Declared) == (
+        Parameter("length", "longest sequence", 0, None, None, False),
+        Parameter("block", "tokens per block", 1, 64, 16, False),
+        Parameter("caching", "whether blocks are kept", 0, None, True, True),
+    )
     assert (BLOCK.is_switch, CACHING.is_switch) == (False, True)
     assert (CACHING.minimum, CACHING.maximum) == (0, None)
 
