@@ -18,9 +18,9 @@ LISTED = Path(__file__).with_name("equivalent_mutants.txt")
 KILLED, TIMED_OUT = {1, 3}, {36, 24, -24, 152, 255}
 STATUS: Mapping[int | None, str] = {
     0: "survived",
-    5: "has no tests",
-    33: "has no tests",
-    None: "was not tried",
+    5: "no test",
+    33: "no test",
+    None: "not tried",
 }
 
 
@@ -38,7 +38,7 @@ def read_listed(text: str) -> dict[str, str]:
 class _CastsToNothing(ast.NodeTransformer):
     """Take the type out of every `cast`, which looks at it in no way."""
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802  # the name that `ast` asks for
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         is_cast = isinstance(node.func, ast.Name) and node.func.id == "cast" and len(node.args) > 1
         return node.args[1] if is_cast else node
@@ -60,7 +60,7 @@ def change(original: ast.FunctionDef, mutant: ast.FunctionDef) -> str:
 
 
 def unnoticed(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield each mutant under a folder of mutmut's that no test noticed: function and change, and its status."""
+    """Yield each mutant under mutmut's folder that no test noticed, by function and change, and its status."""
     for meta in sorted(root.glob("**/*.py.meta")):
         codes = json.loads(meta.read_text())["exit_code_by_key"]
         alive = {name: code for name, code in codes.items() if code not in KILLED | TIMED_OUT}
