@@ -60,7 +60,7 @@ def change(original: ast.FunctionDef, mutant: ast.FunctionDef) -> str:
 
 
 def unnoticed(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield each mutant under mutmut's folder that no test noticed, by function and change, and its status."""
+    """Yield each mutant under mutmut's folder that no test noticed: function and change, and status."""
     for meta in sorted(root.glob("**/*.py.meta")):
         codes = json.loads(meta.read_text())["exit_code_by_key"]
         alive = {name: code for name, code in codes.items() if code not in KILLED | TIMED_OUT}
