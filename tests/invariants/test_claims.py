@@ -349,6 +349,15 @@ def test_an_index_that_wraps_is_told_with_what_it_wraps_to(label, index, what, v
     assert told(fits, case, TODAY, runner)[2] == 2**63 - 1 - index
 
 
+def test_the_largest_integer_itself_fits():
+    """Row 2**24 - 1 of rows of 128 tokens ends at 2**31 - 1."""
+    indices = anew("indices")
+    fits = named(indices.INDICES, "index-fits/token-offset")
+    sizes = {"max_model_len": 128, "max_num_reqs": 2**31 - 1, "request_row": 2**24 - 1, "position": 127}
+    case = case_of(parts=(indices.Indices,), **sizes)
+    assert told(fits, case, release("vllm-0.27"), V2)[::2] == (True, 0)
+
+
 @pytest.mark.parametrize(
     "name", ["max_num_reqs", "num_gpu_blocks", "block_size", "max_model_len", "a row in columns"]
 )
