@@ -12,7 +12,7 @@ help:
 	@echo "make test    run the tests on the CPU"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make mutants break each formula by one edit and see that a claim notices"
-	@echo "make mutmut  break the source of invariants and see that a test notices; takes hours"
+	@echo "make mutmut  break the source of invariants and see that a test notices; takes half an hour"
 	@echo "make poc     the reference case, unguarded and guarded"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -39,7 +39,7 @@ mutants: $(VENV)/.check
 
 mutmut: $(VENV)/.mutation
 	$(BIN)/mutmut run
-	$(BIN)/mutmut results
+	$(BIN)/python tests/invariants/survivors.py
 
 poc: $(VENV)/.test
 	$(BIN)/python -m guard.poc --unguarded

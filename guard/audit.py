@@ -164,7 +164,7 @@ def audit(  # noqa: PLR0913 - the overrides are independent of each other
 
     Raises:
         invariants.IllegalDeployment: the deployment or a spec breaks an assumption, by name.
-        GuardUsageError: specs are not specs, or a list has not one number per group.
+        GuardUsageError: specs are none or not specs, or a list has not one number per group.
     """
     _check_specs(specs)
     runner = _runner(runner)
@@ -205,6 +205,9 @@ def _runner(chosen: object) -> Runner:
 def _check_specs(specs: Sequence[Spec]) -> None:
     if not isinstance(specs, list | tuple):
         message = f"specs must be a list with one spec per cache group, not {shown(specs)}"
+        raise GuardUsageError(message)
+    if not specs:
+        message = "specs is empty, so there is no row to audit; give one spec per cache group"
         raise GuardUsageError(message)
     for group, spec in enumerate(specs):
         if not isinstance(spec, Spec):

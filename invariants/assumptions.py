@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from invariants.arithmetic import all_of, any_of, modulo, negation
-from invariants.cases import Case, build_case, kind_of, parameters_for
+from invariants.cases import Case, build_case, kind_of
 from invariants.deployment import Deployment, Request
 from invariants.parameters import parameters_of
 from invariants.releases import TODAY, Release, max_num_tokens
@@ -240,6 +240,7 @@ def require_legal(
     """
     layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
     parts = [deployment, layer] + ([request] if request is not None else [])
+    given = [parameter for part in parts for parameter in parameters_of(type(part))]
     for part in parts:
         for parameter in parameters_of(type(part)):
             if problem := parameter.problem(getattr(part, parameter.name)):
@@ -258,10 +259,6 @@ def require_legal(
     for broken in broken_assumptions(build_case(kind, values), known):
         if request is None and broken.about_request:
             continue
-        shown = ", ".join(
-            f"{p.name}={values[p.name]}"
-            for p in parameters_for(kind)
-            if p.name in values and values[p.name] != p.usual
-        )
+        shown = ", ".join(f"{p.name}={values[p.name]}" for p in given if values[p.name] != p.usual)
         message = f"{kind}: {broken.sentence}; this is not so for {shown}"
         raise IllegalDeployment(broken.name, message)

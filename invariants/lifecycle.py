@@ -19,7 +19,7 @@ from invariants.claim import Given, Invariant, Side
 from invariants.deployment import Deployment, Runner
 from invariants.parameters import size, switch
 from invariants.releases import Gap, Release, blocks, column, max_num_tokens, row_spec
-from invariants.rows import outside, plural, width_of
+from invariants.rows import negative, outside, plural, width_of
 from invariants.specs import (
     FullAttentionSpec,
     HiSparseResidentSpec,
@@ -467,7 +467,7 @@ _START = Invariant(
     lambda case, release, runner: row_invariant(now(case, release, runner), INITIAL),
     _runners,
     sides=lambda case, release, runner: (Side("worker", "row width", width_of(case, release, runner)),),
-    clash=lambda _case, values: f"a row of {values[0]} is not sound even when it is empty",
+    clash=lambda _case, values: negative(values[0]),  # nothing else can be wrong with an empty row
     part="start",
     parts=(RowState, Move),
     waives=_WAIVED,

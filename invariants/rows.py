@@ -8,7 +8,7 @@ from invariants.claim import Given, Invariant, Side
 from invariants.deployment import Runner
 from invariants.releases import Release, column, entries, row_width
 
-__all__ = ["COLUMN_FITS", "HELD", "READ_BY_KERNEL", "ROW_FITS", "outside", "plural", "width_of"]
+__all__ = ["COLUMN_FITS", "HELD", "READ_BY_KERNEL", "ROW_FITS", "negative", "outside", "plural", "width_of"]
 
 
 def width_of(case: Case, release: Release, runner: Runner) -> int:
@@ -22,8 +22,15 @@ def plural(count: int, word: str) -> str:
     return f"{count} {word if count == 1 else many}"
 
 
+def negative(width: int) -> str:
+    """Say that a width below 0 is none."""
+    return f"the row's width comes out as {width}, and no row is narrower than 0"
+
+
 def outside(read: int, width: int) -> str:
     """Say whose column was read."""
+    if width < 0:
+        return negative(width)
     if width == 0:
         return f"column {read} is read of a row that is not there"
     if read < 0:
@@ -37,6 +44,8 @@ def _entries(case: Case, release: Release) -> int:
 
 def _too_many(case: Case, values: tuple[int, ...]) -> str:
     count, width = values
+    if width < 0:
+        return negative(width)
     return (
         f"at {plural(case.request.num_tokens, 'token')} the scheduler hands over "
         f"{plural(count, 'entry')} for a row of {width}: {count - width} too many, "

@@ -219,7 +219,7 @@ def explain(obligation: Obligation, values: Mapping[str, int | bool], *, smalles
 def _picture(sides: Sequence[tuple[str, str, Traced]]) -> RowPicture | None:
     """Return what the clash does to a row, where it is about one."""
     values = {what: number.value for _, what, number in sides}
-    if "row width" not in values:
+    if values.get("row width", -1) < 0:
         return None
     if "column" in values:
         return RowPicture(values["row width"], values["column"], "column")

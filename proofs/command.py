@@ -31,6 +31,7 @@ from invariants import (
     describe_kind,
     parameters_for,
 )
+from proofs.answering import answer_of
 from proofs.ceilings import Ceilings, CeilingsError, read_ceilings, store
 from proofs.console import (
     WIDE,
@@ -90,6 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(_PROGRAM, lambda: _main(arguments))
 
 
+def _answering(options: argparse.Namespace) -> int:
+    """Decide a release whose rows a file of the user's makes, in a process which that file may end."""
+    file = options.width.rpartition(":")[0] or options.width
+    return answer_of(lambda: run_command(_PROGRAM, lambda: _main_release(options)), file)
+
+
 def _say(line: str) -> None:
     say(_PROGRAM, line)
 
@@ -104,7 +111,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _check_deployments(parser, options)
     if options.release == ALL:
         return _main_matrix(options)
-    return _main_release(options)
+    return _main_release(options) if options.width is None else _answering(options)
 
 
 def _main_release(options: argparse.Namespace) -> int:
@@ -180,8 +187,11 @@ def _start(options: argparse.Namespace) -> None:
             except OSError as error:
                 raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
     if options.save_queries is not None:
+        from proofs.smtlib import clear_queries  # noqa: PLC0415  # needs the solver
+
         try:
             options.save_queries.mkdir(parents=True, exist_ok=True)
+            clear_queries(options.save_queries)
         except OSError as error:
             raise UsageError(f"cannot write {options.save_queries}: {error.strerror or error}") from error
 
@@ -403,7 +413,7 @@ def _parser() -> argparse.ArgumentParser:
         "--save-queries",
         type=file_path,
         metavar="DIR",
-        help="also write each claim that is not proved as SMT-LIB 2",
+        help="also write each claim that is not proved as SMT-LIB 2, in place of an earlier run's",
     )
     parser.add_argument(
         "--ceilings",

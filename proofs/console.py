@@ -173,10 +173,11 @@ class Signals:
 
     @classmethod
     def handle(cls, number: int, _frame: FrameType | None) -> None:
-        """Note the signal, and end the run unless someone holds it."""
-        cls.seen = number
-        if not cls.held:
-            cls.raise_if_seen()
+        """Note the first signal, and end the run unless someone holds it; a second one adds nothing."""
+        if cls.seen is None:
+            cls.seen = number
+            if not cls.held:
+                cls.raise_if_seen()
 
     @classmethod
     def raise_if_seen(cls) -> None:
@@ -230,11 +231,14 @@ def file_path(text: str) -> Path:
     return Path(text)
 
 
-def closest(text: str, names: Iterable[str]) -> str:
-    """Return a question that names what was probably meant, whatever its case, or nothing."""
+def closest(text: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return a question that names what was probably meant, whatever its case, or nothing.
+
+    Names less alike than `cutoff` are not taken for one another; 1 means the very same.
+    """
     known, short = list(names), text[:_LONGEST_ECHO]
     close = [name for name in known if name.lower() == short.lower()]
-    close = close or difflib.get_close_matches(short, known, n=1)
+    close = close or difflib.get_close_matches(short, known, n=1, cutoff=cutoff)
     return f"did you mean {close[0]}?" if close else ""
 
 

@@ -57,6 +57,13 @@ MOST_BYTES = 2**20
 _MOST = 2**63 - 1
 """The largest number, as TOML's own."""
 _LONGEST_ECHO = 60
+_ALIKE = 0.85
+"""How alike an unknown key must be for a slip of the pen: the engine has many options, not all read here."""
+_DEEPEST = 8
+_TOO_DEEP = "is nested too deep for a deployment"
+_KEY_PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
+_DEEP_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}\.[ \t]*){{{_DEEPEST}}}")
+"""A dotted key of that many parts: what reads it takes time that grows with the square of their number."""
 _WRAPPER = "UniformTypeKVCacheSpecs"
 _MODED = MambaSpec.__name__
 """vLLM's names of the two classes that this project splits by what they hold."""
@@ -223,8 +230,9 @@ class _Table:
         for key in self.content:
             if key not in allowed:
                 short = next((name for name in allowed if f"({key})" in _HELP.get(name, "")), None)
-                hint = f"did you mean {short}?" if short else _closest(key, allowed)
-                raise DeploymentFileError(self.path(key), f"there is no such key here; {hint}")
+                hint = f"did you mean {short}?" if short else closest(key, allowed, cutoff=_ALIKE)
+                unread = f"it is not read, so leave it out; what is read: {', '.join(allowed)}"
+                raise DeploymentFileError(self.path(key), f"there is no such key here; {hint or unread}")
 
     def choice(
         self, key: str, known: Mapping[str, T], default: T | None, *, offered: Sequence[str] = ()
@@ -337,6 +345,9 @@ def _content(path: Path) -> object:
     is_json = path.suffix.lower() == ".json" or (
         path.suffix.lower() != ".toml" and text.lstrip()[:1] in ("{", "[")
     )
+    if not is_json and (deep := _DEEP_KEY.search(text)):
+        line = text.count("\n", 0, deep.start()) + 1
+        raise DeploymentFileError("", f"line {line}: {_TOO_DEEP}: a key has {_DEEPEST} dots or more")
     try:
         return json.loads(text, object_pairs_hook=_Object.of) if is_json else tomllib.loads(text)
     except json.JSONDecodeError as error:
@@ -346,7 +357,7 @@ def _content(path: Path) -> object:
     except ValueError as error:  # Python itself refuses to read integers of many thousand digits
         raise DeploymentFileError("", f"bad number: {_one_line(str(error))}") from error
     except RecursionError as error:
-        raise DeploymentFileError("", "is nested too deep for a deployment") from error
+        raise DeploymentFileError("", _TOO_DEEP) from error
 
 
 def _bad_toml(message: str, text: str) -> str:

@@ -27,7 +27,10 @@ __all__ = ["ALL", "MATRIX_SCHEMA", "Matrix", "MatrixReport", "fixed_otherwise", 
 ALL = "all"
 """What `--release` takes in place of a release's name."""
 MATRIX_SCHEMA = "rowbound.check-matrix/1"
-"""The JSON layout of a run over all releases; `releases` holds one `report.SCHEMA` document for each."""
+"""The JSON layout of a run over all releases, which `schemas/check-matrix-1.json` describes.
+
+`releases` holds one `report.SCHEMA` document for each.
+"""
 
 _WORST = (
     Verdict.ERROR,

@@ -37,7 +37,10 @@ from proofs.verdicts import EXIT_INTERNAL, EXIT_USAGE, obligations
 __all__ = ["EXIT_CODES", "SCHEMA", "finding_lines", "main", "others"]
 
 SCHEMA = "rowbound.mutants/1"
-"""The name and version of the JSON layout; a change that a reader can notice raises the number."""
+"""The name and version of the JSON layout, which `schemas/mutants-1.json` describes.
+
+A change that a reader can notice raises the number.
+"""
 EXIT_CODES: Mapping[int, str] = {
     0: "a claim refutes every mutant that was asked",
     1: "at least one mutant survived: no claim notices it",

@@ -17,6 +17,7 @@ from typing import Any
 
 from invariants import Deployment, Release, Runner, Spec
 from invariants.arithmetic import Symbolic
+from proofs.answering import one_process
 from proofs.console import Stopped
 
 __all__ = ["OwnWidthError", "UnsupportedSpecError", "load_width"]
@@ -58,7 +59,9 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec) if spec else ModuleType(_MODULE)
     module.__file__ = str(path)
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102  # what was asked for
+        code = compile(path.read_bytes(), str(path), "exec")
+        with one_process():
+            exec(code, module.__dict__)  # noqa: S102  # what was asked for
     except SyntaxError as error:
         raise OwnWidthError(f"{path}:{error.lineno}: {error.msg}") from error
     except (Stopped, KeyboardInterrupt):
@@ -73,7 +76,8 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
 
 def _call(function: Callable[..., Any], path: Path, deployment: Deployment, spec: Spec) -> Any:
     try:
-        width = function(deployment, spec)
+        with one_process():
+            width = function(deployment, spec)
     except NotImplementedError as error:
         raise UnsupportedSpecError(_located(error, path)) from error
     except (Stopped, KeyboardInterrupt):
@@ -99,4 +103,5 @@ def _located(error: BaseException, path: Path) -> str:
     """Return what went wrong, at the last line of the user's file that was running."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     where = f"{path}:{lines[-1]}" if lines else str(path)
-    return f"{where}: {type(error).__name__}: {str(error) or 'no message'}"
+    said = str(error) or "no message"
+    return said if f" at {where}, `" in said else f"{where}: {type(error).__name__}: {said}"

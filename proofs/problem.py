@@ -122,7 +122,7 @@ def build_problem(
         margin=None if claim.margin is None else definitions.lift(claim.margin(case, release, runner)).expr,
     )
     if definitions.branched:
-        raise TypeError(f"a formula branched on the symbolic value {definitions.branched[0]} and went on")
+        raise TypeError(f"a formula branched on a symbolic value and went on, at {definitions.branched[0]}")
     return problem
 
 

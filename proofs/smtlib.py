@@ -13,7 +13,10 @@ from proofs.files import OutputFile
 from proofs.problem import Problem
 from proofs.verdicts import Obligation
 
-__all__ = ["query", "save_query", "script"]
+__all__ = ["clear_queries", "query", "save_query", "script"]
+
+_FIRST_LINE = "; claim    "
+"""What every saved query begins with, and only a saved query."""
 
 
 def script(constraints: Iterable[z3.BoolRef], logic: str) -> str:
@@ -25,7 +28,7 @@ def query(obligation: Obligation, problem: Problem, *, budget: str) -> str:
     """Return an obligation's own problem, with a header that says what it is; unsat means PROVED."""
     claim = obligation.invariant
     header = (
-        f"claim    {claim.label}: {claim.sentence}",
+        f"{_FIRST_LINE[2:]}{claim.label}: {claim.sentence}",
         f"spec     {obligation.kind} on {obligation.runner.value}",
         f"release  {obligation.release.name} ({obligation.release.description})",
         f"pinned   {', '.join(f'{name}={value}' for name, value in problem.fixed.items()) or 'nothing'}",
@@ -57,6 +60,19 @@ def save_query(directory: Path, obligation: Obligation, problem: Problem, *, bud
     directory.mkdir(parents=True, exist_ok=True)
     OutputFile(path).write(query(obligation, problem, budget=budget), complete=True)
     return path
+
+
+def clear_queries(directory: Path) -> None:
+    """Remove the queries that an earlier run saved in a directory, and nothing else.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    for path in directory.glob("*.smt2"):
+        with path.open("rb") as file:
+            is_saved = file.read(len(_FIRST_LINE)) == _FIRST_LINE.encode()
+        if is_saved:
+            path.unlink()
 
 
 def _text(named: Mapping[str, Sequence[z3.BoolRef]], logic: str) -> str:

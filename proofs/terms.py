@@ -8,9 +8,13 @@ show those positive (`proofs.decide` does, before anything else). A term in an `
 
 from __future__ import annotations
 
+import linecache
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
+from types import FrameType
 from typing import Any
 
 import z3
@@ -36,7 +40,7 @@ class Definitions:
 
     Attributes:
         facts: constraints that define the fresh integers; each has a solution whatever the rest is.
-        branched: the values that a formula branched on; whoever swallows the error is told all the same.
+        branched: where a formula branched on a symbol; whoever swallows the error is told all the same.
         divisors: divisors, and operands of a common divisor, that the definitions rely on being positive.
         quotients: what each fresh quotient is, for proofs that reason about quotients as such.
         over_approximated: whether a fresh integer may take values that the formula's would not, so that
@@ -171,13 +175,30 @@ class Definitions:
         return divisor, cofactor
 
 
-def _branched(definitions: Definitions, value: object) -> TypeError:
-    definitions.branched.append(str(value))
+def _branched(definitions: Definitions) -> TypeError:
+    """Note the formula's place and its own words: the solver's name of the value says nobody anything."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # a traceback has no frame of a swallowed error
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    place = "" if frame is None else _place(frame)
+    definitions.branched.append(place)
     message = (
-        f"a formula branched on the symbolic value {value}; "
+        f"a formula branched on a symbolic value at {place}; "
         "write it with where, minimum or maximum of invariants.arithmetic"
     )
     return TypeError(message)
+
+
+def _place(frame: FrameType) -> str:
+    """Return file and line of what a frame is doing, and the expression that stands there."""
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    line, _, start, end = next(
+        islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None)
+    )
+    source = linecache.getline(file, number).encode()  # columns count bytes
+    words = source[start:end].decode(errors="replace").strip() if line == number else ""
+    shown = words or source.decode(errors="replace").strip()
+    return f"{file}:{number}, `{shown}`" if shown else f"{file}:{number}"
 
 
 class Truth(Symbolic):
@@ -192,7 +213,7 @@ class Truth(Symbolic):
 
     def __bool__(self) -> bool:
         """Refuse to be branched on."""
-        raise _branched(self.definitions, self.expr)
+        raise _branched(self.definitions)
 
     @classmethod
     def apply(cls, operation: str, *operands: object) -> object:
@@ -227,7 +248,7 @@ class Term(Symbolic):
 
     def __bool__(self) -> bool:
         """Refuse to be branched on."""
-        raise _branched(self.definitions, self.expr)
+        raise _branched(self.definitions)
 
     __hash__ = None  # type: ignore[assignment]  # == builds a claim, so a term is no dictionary key
 

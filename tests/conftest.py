@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 if TYPE_CHECKING:
     import torch  # else imported only by what needs it
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 GPU_LANE = pytest.StashKey[bool]()
 
 settings.register_profile("rowbound", derandomize=True, deadline=None, print_blob=True)
-settings.load_profile("rowbound")
+# mutmut asks whether a test fails, not by which smallest example: shrinking is what took hours.
+settings.register_profile("mutmut", settings.get_profile("rowbound"), phases=[Phase.explicit, Phase.generate])
+settings.load_profile("mutmut" if "MUTANT_UNDER_TEST" in os.environ else "rowbound")
 
 
 def pytest_configure(config: pytest.Config) -> None:

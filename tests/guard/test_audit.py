@@ -116,6 +116,12 @@ def test_numbers_that_do_not_match_the_groups_are_refused(numbers, message):
         audit(DEPLOYMENT, SPECS, **numbers)
 
 
+@pytest.mark.parametrize("specs", [[], ()])
+def test_an_audit_of_nothing_is_refused_and_not_passed(specs):
+    with pytest.raises(GuardUsageError, match="specs is empty, so there is no row to audit"):
+        audit(DEPLOYMENT, specs)
+
+
 def test_a_huge_context_is_audited_in_no_time():
     deployment = Deployment(max_model_len=10**15)
     (finding,) = audit(deployment, SPECS[1:], row_widths=[10**6]).findings

@@ -41,6 +41,7 @@ ATTENTION = FullAttentionSpec(block_size=16)
         ({"enable_prefix_caching": False}, MambaNoneSpec(mamba_block_size=511), None,
          "state-block-covers-context", "mamba_block_size=511"),
         ({}, ATTENTION, Request(num_tokens=512), "request-within-context", "num_tokens=512"),
+        ({}, ATTENTION, Request(num_tokens=0), "sizes", "num_tokens must be at least 1, not 0"),
         ({}, ATTENTION, Request(num_tokens=5, num_computed_tokens=5), "request-within-context",
          "at least one token"),
         ({}, CrossAttentionSpec(block_size=16), Request(num_tokens=5, num_encoder_tokens=1),
@@ -52,6 +53,23 @@ def test_what_breaks_a_rule_is_refused_by_its_name(deployment, spec, request_, n
         require_legal(Deployment(**{"max_model_len": 512, **deployment}), spec, request_)
     assert refused.value.assumption == name
     assert "\n" not in str(refused.value)
+
+
+def test_a_refusal_names_every_value_that_is_not_the_usual_one_and_none_of_a_request_that_nobody_gave():
+    deployment = Deployment(max_model_len=512, num_lookahead_tokens=3)
+    spec = FullAttentionSpec(block_size=16, blocks_per_kv_block=3)
+    said = "full-attention: a manager block is split into whole kernel blocks; this is not so for "
+    sizes = "max_model_len=512, decode_context_parallel_size=1, num_lookahead_tokens=3, blocks_per_kv_block=3"
+    for request, values in ((None, sizes), (Request(num_tokens=5), f"{sizes}, num_tokens=5")):
+        with pytest.raises(IllegalDeployment) as refused:
+            require_legal(deployment, spec, request)
+        assert str(refused.value) == said + values
+
+
+def test_a_context_without_room_for_a_request_hides_no_other_mistake():
+    """A context of one leaves no token to compute, but nobody asked about a request."""
+    with pytest.raises(IllegalDeployment, match="whole kernel blocks"):
+        require_legal(Deployment(max_model_len=1), FullAttentionSpec(block_size=16, blocks_per_kv_block=3))
 
 
 def test_a_wrapper_is_held_to_its_layers_rules():

@@ -42,6 +42,7 @@ from invariants import (
     row_width,
 )
 from invariants.strategies import block_lists, cases
+from tests.invariants.anew import anew
 
 ATTENTION_KINDS = [
     k
@@ -523,3 +524,115 @@ def test_030_maps_a_pooled_tail_by_position_and_031_does_not():
         assert entries(deployment, spec, Request(num_tokens=4000), release=name) == 1
         assert column(deployment, spec, Access(position=127), release=name) == last
         assert column(deployment, spec, Access(position=128), release=name) == beyond
+
+
+def test_blocks_that_are_larger_than_the_alignment_are_not_padded_in_026():
+    """Three blocks of 256 hold 600 tokens; the newer padding takes the common divisor, which is 128 too."""
+    deployment, spec = Deployment(max_model_len=600), FullAttentionSpec(block_size=256)
+    for runner in Runner:
+        assert row_width(deployment, spec, runner=runner, release="vllm-0.26") == 3
+        assert row_width(deployment, spec, runner=runner, release="vllm-0.33") == 3
+
+
+@pytest.mark.parametrize("name", ["vllm-0.25", "vllm-0.26", "vllm-0.27", "vllm-0.28"])
+def test_v1_sizes_no_row_for_the_models_source_length(name):
+    """160 tokens are 10 blocks of 16, 16 once padded to 128 tokens; 1500 would be 94."""
+    deployment = Deployment(max_model_len=160, max_source_positions=1500)
+    widths = {
+        "full-attention": 16,
+        "mamba-align": 10 if name in ("vllm-0.27", "vllm-0.28") else 16,
+        "uniform-full-attention": 16,
+        "uniform-mamba-align": 10 if name in ("vllm-0.27", "vllm-0.28") else 16,
+    }
+    for kind, width in widths.items():
+        spec = build_case(kind, {"max_model_len": 160, "num_tokens": 1, "block_size": 16}).spec
+        assert row_width(deployment, spec, runner=Runner.V1, release=name) == width, kind
+
+
+def test_025_spreads_a_state_without_prefix_caching_like_any_other():
+    """100 tokens, a state per 32 on each of two ranks: two, and the draft's."""
+    deployment = Deployment(max_model_len=200, prefill_context_parallel_size=2, enable_prefix_caching=False)
+    spec = MambaNoneSpec(mamba_block_size=32, num_speculative_blocks=1)
+    assert entries(deployment, spec, Request(num_tokens=100), release="vllm-0.25") == 3
+    assert entries(deployment, spec, Request(num_tokens=100), release="vllm-0.26") == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "v1", "v2"),
+    [
+        # Position 100 of two ranks is the 51st of rank 0: column 3. Divided at once it is in 32nds, also 3;
+        # a group that is not sharded has it in column 6, except on V1.
+        ("vllm-0.25", FullAttentionSpec(block_size=16), 1, 3),
+        ("vllm-0.28", FullAttentionSpec(block_size=16), 3, 3),
+        ("vllm-0.28", FullAttentionSpec(block_size=16, dcp_sharded=False), 3, 6),
+        ("vllm-0.30", FullAttentionSpec(block_size=16), 3, 3),
+        ("vllm-0.30", FullAttentionSpec(block_size=16, dcp_sharded=False), 3, 6),
+        ("vllm-0.25", CrossAttentionSpec(block_size=16), 6, 6),
+        ("vllm-0.28", CrossAttentionSpec(block_size=16), 6, 6),
+        ("vllm-0.30", CrossAttentionSpec(block_size=16), 6, 6),
+        ("vllm-0.25", MambaAlignSpec(block_size=16), 8, 8),
+        ("vllm-0.28", MambaAlignSpec(block_size=16), 8, 8),
+        ("vllm-0.30", MambaAlignSpec(block_size=16), 8, 8),
+    ],
+)
+def test_a_column_of_an_older_release_goes_by_the_runner_and_the_type(name, spec, v1, v2):
+    """With pcp 2 the four ranks of V1 in 0.25 have 64 tokens to a column; a state adds itself."""
+    deployment = Deployment(
+        max_model_len=512, decode_context_parallel_size=2, prefill_context_parallel_size=2
+    )
+    access = Access(position=100, state=2)
+    read = [column(deployment, spec, access, runner=runner, release=name) for runner in Runner]
+    assert read == [v1, v2]
+
+
+def test_030_divides_a_pooled_tails_position_by_dcp():
+    deployment, spec = (
+        Deployment(max_model_len=4096, decode_context_parallel_size=2),
+        KpoolTailSpec(block_size=4),
+    )
+    read = column(deployment, spec, Access(position=127), release="vllm-0.30")
+    assert (read, type(read)) == (15, int)
+
+
+ALIGNED, SHARDED = ("block_table_token_alignment", 128), ("dcp_sharded", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "constants", "absent", "splits"),
+    [
+        ("today", "vLLM 0.29 to 0.33, gaps closed", [], 0, True),
+        ("vllm-0.33", "vLLM 0.33.0", [ALIGNED], 4, False),
+        ("vllm-0.32", "vLLM 0.32.0", [ALIGNED], 4, False),
+        ("vllm-0.31", "vLLM 0.31.0", [ALIGNED], 0, True),
+        ("vllm-0.30", "vLLM 0.30.0", [ALIGNED, SHARDED], 0, True),
+        ("vllm-0.29", "vLLM 0.29.0", [ALIGNED, SHARDED], 6, True),
+        ("vllm-0.28", "vLLM 0.28.0", [ALIGNED, SHARDED], 8, True),
+        ("vllm-0.27", "vLLM 0.27.1", [ALIGNED, SHARDED], 8, True),
+        ("vllm-0.26", "vLLM 0.26.0", [ALIGNED, SHARDED], 8, True),
+        ("vllm-0.25", "vLLM 0.25.1", [ALIGNED, SHARDED], 8, True),
+    ],
+)
+def test_a_release_is_described_with_what_it_fixes_and_lacks(name, description, constants, absent, splits):
+    """A type that is absent is so in its wrapper too, which makes two names."""
+    releases = anew("releases").RELEASES
+    assert len(releases) == 10
+    (known,) = [known for known in releases if known.name == name]
+    assert (known.description, list(known.constants.items())) == (description, constants)
+    assert (len(known.absent), known.rows_hold_kernel_blocks) == (absent, splits)
+    assert {f"uniform-{kind}" for kind in known.absent if "uniform" not in kind} == {
+        kind for kind in known.absent if "uniform" in kind
+    }
+
+
+def test_a_release_built_anew_computes_as_it_should():
+    """Its own width, column, entries and longest request: those of 0.25, with dcp 2 and pcp 2."""
+    known = next(known for known in anew("releases").RELEASES if known.name == "vllm-0.25")
+    deployment = Deployment(
+        max_model_len=512, decode_context_parallel_size=2, prefill_context_parallel_size=2,
+        num_speculative_tokens=1,
+    )  # fmt: skip
+    spec = FullAttentionSpec(block_size=16)
+    assert entries(deployment, spec, Request(num_tokens=65), release=known) == 2
+    assert row_width(deployment, spec, runner=Runner.V1, release=known) == 8
+    assert column(deployment, spec, Access(position=64), runner=Runner.V1, release=known) == 1
+    assert max_request(deployment, release=known).num_tokens == 512

@@ -160,7 +160,9 @@ def test_a_formula_that_branches_is_an_error_with_its_reason(monkeypatch):
     )
     outcome = ask("mamba-align")
     assert outcome.verdict is Verdict.ERROR
-    assert "branched on the symbolic value num_speculative_blocks" in outcome.detail
+    assert "branched on a symbolic value at" in outcome.detail
+    assert "test_decide.py:" in outcome.detail
+    assert "self.num_speculative_blocks" in outcome.detail
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -27,7 +28,7 @@ from invariants import (
 from invariants.parameters import parameters_of
 from invariants.strategies import cases
 from proofs import fleet
-from proofs.deployment_file import DeploymentFileError, parse_deployment, read_deployment
+from proofs.deployment_file import MOST_BYTES, DeploymentFileError, parse_deployment, read_deployment
 from tests.proofs.test_command import COMMAND, refused, run
 
 SCHEMA = json.loads((Path(fleet.__file__).parent / "schemas" / "deployment-1.json").read_text())
@@ -268,7 +269,7 @@ def content(*groups, **top):
         (content(MLA, max_num_seqs=0), "max_num_seqs", "must be at least 1, not 0"),
         (content(MLA, max_modellen=3), "max_modellen", "no such key here; did you mean max_model_len?"),
         (content(MLA, dcp=2), "dcp", "did you mean decode_context_parallel_size?"),
-        (content(MLA, **{"a\nb": 2}), "'a\\nb'", "there is no such key here; allowed: max_model_len, "),
+        (content(MLA, **{"a\nb": 2}), "'a\\nb'", "; it is not read, so leave it out; what is read: "),
         (content(MLA, release="vllm-028"), "release", "did you mean vllm-0.28?"),
         (content(MLA, release=0.28), "release", "must be one of today, "),
         (content(MLA, runner=2), "runner", "must be one of V1, V2, not 2"),
@@ -562,3 +563,35 @@ def test_the_verdict_agrees_with_every_request_and_every_access_tried(data, rele
     assert (found.overflow and found.overflow.tokens) == min(too_long, default=None)
     assert (found.outside and found.outside.tokens) == min(left, default=None)
     assert (found.fit is fleet.Fit.FITS) == (not too_long and not left)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{'.'.join('a' * 100_000)} = 1",
+        f"x = {{{'.'.join('a' * 100_000)} = 1}}",
+        f"# a comment\n[{' . '.join('a' * 60_000)}]",
+        ".".join(['"a=b"'] * 60_000) + " = 1",
+    ],
+    ids=["key", "inline", "header", "quoted"],
+)
+def test_a_key_of_very_many_parts_is_refused_at_once(tmp_path, text):
+    path = tmp_path / "engine.toml"
+    path.write_text(text)
+    assert path.stat().st_size < MOST_BYTES
+    started = time.perf_counter()
+    with pytest.raises(DeploymentFileError, match="nested too deep for a deployment: a key has 8 dots"):
+        read_deployment(path)
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["tensor_parallel_size", "max_num_batched_tokens", "pipeline_parallel_size", "max_num_scheduled_tokens",
+     "enable_expert_parallel", "spec_target_max_model_len"],
+)  # fmt: skip
+def test_an_option_of_the_engine_that_is_not_read_is_not_taken_for_another(key):
+    with pytest.raises(DeploymentFileError) as refused:
+        parse_deployment(content(MLA, **{key: 2}))
+    assert f"{key}: there is no such key here; it is not read, so leave it out" in str(refused.value)
+    assert "did you mean" not in str(refused.value)

@@ -43,6 +43,20 @@ def test_a_function_that_forgets_a_term_is_refuted_with_its_own_arithmetic(engin
     assert "num_speculative_blocks 1" in done.stdout
 
 
+def test_a_width_below_zero_is_said_to_be_none(engine):
+    asked = ("--spec", "full-attention", "--invariant", "row-fits", "--invariant", "column-fits/gather")
+    asked += ("--invariant", "append-in-step/start")
+    for body, line in (
+        ("return -1", "the row's width comes out as -1, and no row is narrower than 0"),
+        ("return deployment.max_model_len // spec.block_size - 3", "the row's width comes out as -3, and no"),
+    ):
+        done = run("--width", engine(body), *asked)
+        assert done.returncode == 1
+        assert done.stdout.count(line) == 3
+        assert "a row of -" not in done.stdout
+        assert "memory" not in done.stdout
+
+
 def test_a_type_without_rows_is_skipped_and_said_so(engine):
     reference = engine(
         "if isinstance(spec, MambaSpec): raise NotImplementedError('no Mamba here')\n"
@@ -64,11 +78,17 @@ def test_a_type_without_rows_is_skipped_and_said_so(engine):
         ),
         (
             "return max(1, deployment.max_model_len)",
-            "engine.py:6: TypeError: a formula branched on the symbolic",
+            "engine.py:6, `max(1, deployment.max_model_len)`; write it with where, minimum or maximum",
         ),
         ("return deployment.max_model_len / 16", "engine.py:6: TypeError: unsupported operand"),
         ("return None", "engine.py:5: row_width returned None, not a number of blocks"),
         ("return 2.5", "engine.py:5: row_width returned 2.5, not a number of blocks"),
+        ("if spec.block_size > 16: return 1", "branched on a symbolic value at"),
+        ("if spec.block_size > 16: return 1", "engine.py:6, `spec.block_size > 16`"),
+        (
+            "return 'ä' and max(spec.block_size, 2)",
+            "engine.py:6, `max(spec.block_size, 2)`",
+        ),
         ("raise NotImplementedError", "makes rows for none of the selected spec types"),
         ("return spec.block_size % 2", "engine.py:6: TypeError: unsupported operand"),
     ],

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from test_command import refused, run
@@ -39,7 +40,9 @@ def test_a_common_divisor_with_zero_takes_no_case_away(width, number, solver):
 def test_a_branch_that_is_swallowed_is_a_mistake_all_the_same(width):
     tried = "if d.max_model_len > 100:\n        return 1"
     body = f"try:\n    {tried}\nexcept Exception:\n    pass\nreturn {GOOD}"
-    assert "branched on the symbolic value" in refused("--width", width(body), *ROW)
+    said = refused("--width", width(body), *ROW)
+    assert "branched on a symbolic value and went on, at" in said
+    assert "mine.py:5, `d.max_model_len > 100`" in said
 
 
 def test_a_function_that_says_something_else_of_numbers_is_not_proved(width):
@@ -57,6 +60,55 @@ def test_a_file_that_ends_the_process_is_a_mistake_of_its_own(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("import sys\nsys.exit(0)\n")
     assert "mine.py:2: SystemExit" in refused("--width", f"{path}:f", *ROW)
+
+
+@pytest.mark.parametrize("where", ["the file", "the function"])
+@pytest.mark.parametrize(
+    ("does", "how"), [("os._exit(0)", "before its end"), ("os.kill(os.getpid(), 9)", "by signal 9")]
+)
+def test_a_process_that_is_ended_without_an_answer_is_no_success(tmp_path, where, does, how):
+    path, report = tmp_path / "mine.py", tmp_path / "report.json"
+    at_once, when_called = (does, "pass") if where == "the file" else ("pass", does)
+    path.write_text(f"import os\n{at_once}\ndef f(d, s):\n    {when_called}\n    return 1\n")
+    said = refused("--width", f"{path}:f", *ROW, "--json", str(report))
+    assert f"mine.py ended the process {how}; nothing is claimed" in said
+    assert not report.exists()
+
+
+def test_a_process_that_is_ended_while_it_decides_is_an_error_of_the_claim(tmp_path):
+    """The report is there once the function was tried: what runs it then is a process that decides."""
+    path, report = tmp_path / "mine.py", tmp_path / "report.json"
+    late = f"os.path.exists({str(report)!r}) and os._exit(0)"
+    path.write_text(f"import os\ndef f(d, s):\n    {late}\n    return 99\n")
+    done = run("--width", f"{path}:f", *ROW, "--json", str(report))
+    assert done.returncode == json.loads(report.read_text())["exit_code"] == 5
+    assert "the solver's process ended with code 0" in done.stdout
+
+
+@pytest.mark.parametrize("where", ["the file", "the function"])
+def test_a_copy_that_is_forked_says_nothing(tmp_path, where):
+    path = tmp_path / "mine.py"
+    at_once, when_called = ("os.fork()", "pass") if where == "the file" else ("pass", "os.fork()")
+    head = f"import os\nfrom invariants.arithmetic import cdiv\n{at_once}\n"
+    path.write_text(f"{head}def f(d, s):\n    {when_called}\n    return {GOOD}\n")
+    done = run("--width", f"{path}:f", *ROW)
+    assert done.returncode == 0
+    assert done.stdout.count("PROVED   mamba-align") == done.stdout.count("1 claim of") == 1
+
+
+def test_a_signal_is_handed_on_to_the_process_that_runs_the_file(tmp_path):
+    path, seen = tmp_path / "mine.py", tmp_path / "seen"
+    path.write_text(
+        f"import pathlib, time\ndef f(d, s):\n    pathlib.Path({str(seen)!r}).touch()\n    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-m", "proofs.check", "--width", f"{path}:f", *ROW]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not seen.exists():
+            time.sleep(0.05)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "stopped before everything was decided" in errors
 
 
 @pytest.mark.parametrize("value", ["3j", "[1]", "d.max_model_len > 1", "10**5000", "(x for x in ())"])

@@ -2,6 +2,7 @@
 
 import pytest
 import z3
+from test_command import run
 
 from invariants import COLUMN_FITS, ROW_FITS, TODAY, Runner, release
 from proofs import smtlib
@@ -76,6 +77,24 @@ def test_a_query_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypa
     monkeypatch.setattr(smtlib, "query", breaks_off)
     with pytest.raises(OSError, match="no space"):
         save_query(tmp_path, *asked("mamba-align"), budget="none")
+    assert not list(tmp_path.iterdir())
+
+
+def test_queries_of_an_earlier_run_go_and_nothing_else_does(tmp_path):
+    saved = save_query(tmp_path, *asked("mamba-align"), budget="none")
+    own = tmp_path / "own.smt2"
+    own.write_text("; a query of somebody else's\n(check-sat)\n")
+    (tmp_path / "notes.txt").write_text("; claim    ")
+    smtlib.clear_queries(tmp_path)
+    assert not saved.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"own.smt2", "notes.txt"}
+
+
+def test_a_run_that_proves_everything_leaves_no_query_of_the_run_before(tmp_path):
+    rows = ("--spec", "mamba-align", "--invariant", "row-fits", "--save-queries", str(tmp_path))
+    assert run("--release", "vllm-0.28", *rows).returncode == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["vllm-0.28-mamba-align-row-fits-V2.smt2"]
+    assert run(*rows).returncode == 0
     assert not list(tmp_path.iterdir())
 
 

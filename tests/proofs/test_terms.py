@@ -103,13 +103,14 @@ def test_fresh_integers_never_share_a_name():
 @pytest.mark.parametrize("branch", [bool, lambda t: t or 0, lambda t: min(t, 3), lambda t: t and 1])
 def test_branching_on_a_term_raises(branch):
     term = Definitions().symbol("max_model_len", 1)
-    with pytest.raises(TypeError, match="branched on the symbolic value"):
+    with pytest.raises(TypeError, match=r"branched on a symbolic value at .*test_terms\.py:"):
         branch(term)
 
 
 def test_branching_on_a_comparison_raises():
-    with pytest.raises(TypeError, match="branched on the symbolic value 3 > n"):
-        assert Definitions().symbol("n", 1) < 3
+    n = Definitions().symbol("n", 1)
+    with pytest.raises(TypeError, match=r"branched on a symbolic value at .*test_terms\.py:[0-9]+, `.*n < 3"):
+        bool(n < 3)
 
 
 @pytest.mark.parametrize("other", [1.5, "1", None, True])
