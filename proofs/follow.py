@@ -2,9 +2,9 @@
 
 The code is not ours and branches as it likes. A `Followed` number stands in for an int: arithmetic on it
 makes solver terms, and where Python asks for a truth value or a plain int, the run takes one of the answers
-that the assumptions allow and notes it as a condition of its path. `explore` runs the code once for each path.
-An answer is left out only if the solver shows that it is impossible. What cannot be followed ends the whole
-exploration with `LostError`, which says where in the code that was; there is then nothing to prove.
+that the assumptions allow and notes it as a condition of its path. `explore` runs the code once for each
+path. An answer is left out only if the solver shows that it is impossible. What cannot be followed ends the
+whole exploration with `LostError`, which says where in the code that was; there is then nothing to prove.
 
 A hash of an unknown number is one and the same for all of them, so that sets and dictionaries compare them
 with `==`. A set of unknown and plain numbers together would not; the code that is run here makes none.
@@ -16,7 +16,7 @@ import math
 import operator
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ __all__ = [
     "MOST_PATHS",
     "MOST_VALUES",
     "Answers",
+    "Explored",
     "Followed",
     "FollowedTruth",
     "LostError",
@@ -70,7 +71,8 @@ class Run:
         root: the directory of the code that is followed: places in it are named in messages.
         definitions: the solver's terms; None where numbers are traced, which have one path.
         answers: the answers of the path, in the order in which they were asked for.
-        assumed: what holds on every path.
+        assumed: what holds on every path, by name.
+        used: the names of those that kept a path out.
         is_exploring: whether the run may go on where the answers end.
         conditions: what each answer says, as solver terms.
         more: further answers that were possible, each with those before it.
@@ -79,10 +81,11 @@ class Run:
     root: Path
     definitions: Definitions | None = None
     answers: Answers = ()
-    assumed: Sequence[z3.BoolRef] = ()
+    assumed: Mapping[str, z3.BoolRef] = field(default_factory=dict)
     is_exploring: bool = False
     conditions: list[z3.BoolRef] = field(default_factory=list)
     more: list[Answers] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
     taken: int = 0
     lost: str = ""
 
@@ -112,14 +115,10 @@ class Run:
             return self._known(value)
         return NotImplemented
 
-    def cannot(self, what: str) -> NoReturn:
-        """Give up: the code did what cannot be followed.
-
-        Raises:
-            LostError: always.
-        """
+    def give_up(self, what: str) -> LostError:
+        """Remember that the code did what cannot be followed, and return the error to raise for it."""
         self.lost = self.lost or f"{_place(self.root)}: cannot follow {what}"
-        raise LostError(self.lost)
+        return LostError(self.lost)
 
     def branch(self, truth: Symbolic) -> bool:
         """Take one answer to the question whether something holds."""
@@ -131,6 +130,12 @@ class Run:
         )
         self.conditions.append(condition if answer else z3.Not(condition))
         return bool(answer)
+
+    def rely_on(self, condition: z3.BoolRef) -> None:
+        """Take something as given on this path, which is shown when paths are looked for."""
+        if self.is_exploring and self._possible(z3.Not(condition)):
+            raise self.give_up("a division that may leave something")
+        self.conditions.append(condition)
 
     def value(self, number: Symbolic) -> int:
         """Take one of the few values that a number can have."""
@@ -147,7 +152,7 @@ class Run:
         if self.taken <= len(self.answers):
             return self.answers[self.taken - 1]
         if not self.is_exploring:
-            self.cannot("a second run, which asked more than the first")
+            raise self.give_up("a second run, which asked more than the first")
         answers = possible()
         if not answers:
             raise _ImpossibleError
@@ -159,15 +164,25 @@ class Run:
         """Return whether the solver does not exclude a condition on this path."""
         if z3.is_true(condition) or z3.is_false(condition):
             return z3.is_true(condition)
-        return self._solver(condition).check() != z3.unsat
+        solver = self._solver(condition)
+        if solver.check() != z3.unsat:
+            return True
+        self._note(solver)
+        return False
 
     def _solver(self, *conditions: z3.BoolRef) -> z3.Solver:
         """Return a solver that knows what is assumed and the path so far."""
         definitions = cast("Definitions", self.definitions)
         solver = z3.Solver(ctx=definitions.context)
         solver.set("rlimit", _RLIMIT)
-        solver.add(*definitions.facts, *self.assumed, *self.conditions, *conditions)
+        solver.add(*definitions.facts, *self.conditions, *conditions)
+        for name, given in self.assumed.items():
+            solver.assert_and_track(given, name)
         return solver
+
+    def _note(self, solver: z3.Solver) -> None:
+        """Remember what the solver needed to say that there is nothing."""
+        self.used |= {str(name) for name in solver.unsat_core()}
 
     def _values(self, expr: z3.ArithRef) -> list[Answer]:
         """Return every value that a term can have on this path."""
@@ -179,8 +194,10 @@ class Run:
         while (result := solver.check()) == z3.sat and len(values) < MOST_VALUES:
             values.append(solver.model().eval(expr, model_completion=True).as_long())
             solver.add(expr != values[-1])
-        if result != z3.unsat:
-            self.cannot(f"what needs a plain number here: it can be one of more than {MOST_VALUES}")
+        if result == z3.unsat:
+            self._note(solver)
+        else:
+            raise self.give_up(f"what needs a plain number here: it can be one of more than {MOST_VALUES}")
         return sorted(values)
 
 
@@ -218,15 +235,21 @@ class Opaque:
     def __exit__(self, *_error: object) -> None:
         """Do nothing."""
 
+    @property  # type: ignore[misc]  # as mocks do
+    def __class__(self) -> NoReturn:
+        """Refuse to say what this is: the code would go one way or the other."""
+        name, run = self.__dict__["_opaque"]
+        raise (run or Run(Path())).give_up(f"a look at what {name} is")
+
     __hash__ = object.__hash__
 
 
-def _unknown(self: Opaque, *_arguments: object) -> NoReturn:
+def _unknown(self: Any, *_arguments: object) -> NoReturn:
     name, run = self.__dict__["_opaque"]
-    (run or Run(Path())).cannot(f"a use of {name}, which is not modelled")
+    raise (run or Run(Path())).give_up(f"a use of {name}, which is not modelled")
 
 
-def _give(owner: type, names: str, method: Callable[[str], Callable[..., Any]]) -> None:
+def _give(owner: type, names: str, method: Callable[[str], Any]) -> None:
     """Give a class a special method for each name."""
     for name in names.split():
         setattr(owner, f"__{name}__", method(name))
@@ -234,7 +257,9 @@ def _give(owner: type, names: str, method: Callable[[str], Callable[..., Any]]) 
 
 _UNKNOWN = "add radd sub rsub mul rmul floordiv rfloordiv truediv rtruediv mod rmod neg"
 _give(
-    Opaque, f"{_UNKNOWN} lt le gt ge eq ne bool len iter getitem contains index int float", lambda _: _unknown
+    Opaque,
+    f"{_UNKNOWN} lt le gt ge eq ne bool len iter getitem contains index int float",
+    lambda _name: _unknown,
 )
 
 
@@ -244,7 +269,8 @@ def _infix(operation: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Ca
     def apply(run: Run, left: Any, right: Any) -> Any:
         if isinstance(left, Term) and z3.is_int_value(left.expr) and z3.is_int_value(right.expr):
             return run.wrap(operation(left.expr.as_long(), right.expr.as_long()))
-        return Followed(operation(left, right), run)
+        factors = (left, right) if operation is operator.mul else ()
+        return Followed(operation(left, right), run, factors=factors)
 
     def forward(self: Followed, other: object) -> Any:
         that = self.run.lift(other)
@@ -273,15 +299,24 @@ class Followed:
     """An int of the code that is followed; `inner` is a solver's term, or a number that is traced.
 
     `negated` is the number that this one is the negative of: `-(a // -b)` is how Python code rounds up.
+    `factors` are those of a product: one that is divided by again leaves the other.
     """
 
-    __slots__ = ("inner", "negated", "run")
+    __slots__ = ("factors", "inner", "negated", "run")
 
-    def __init__(self, inner: Any, run: Run, negated: Followed | None = None) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        run: Run,
+        *,
+        negated: Followed | None = None,
+        factors: tuple[Any, ...] = (),
+    ) -> None:
         """Wrap a symbolic number."""
         self.inner = inner
         self.run = run
         self.negated = negated
+        self.factors = factors
 
     __add__, __radd__ = _infix(operator.add)
     __sub__, __rsub__ = _infix(operator.sub)
@@ -295,8 +330,8 @@ class Followed:
         if self.negated is not None:
             return self.negated
         if isinstance(self.inner, Term) and z3.is_int_value(self.inner.expr):
-            return Followed(self.run.lift(-self.inner.expr.as_long()), self.run, self)
-        return Followed(-self.inner, self.run, self)
+            return Followed(self.run.lift(-self.inner.expr.as_long()), self.run, negated=self)
+        return Followed(-self.inner, self.run, negated=self)
 
     def __pos__(self) -> Followed:
         """Return the same number."""
@@ -318,6 +353,11 @@ class Followed:
             return -self._apply("cdiv", self.inner, other.negated.inner)
         if self.negated is not None:
             return -self._apply("cdiv", self.negated.inner, that)
+        for factor, other_factor in (self.factors, self.factors[::-1]) if self.factors else ():
+            if _same_positive(factor, that):
+                return Followed(other_factor, self.run)
+        if (cofactor := self._cofactor(that)) is not None:
+            return cofactor
         return self._apply("floor", self.inner, that)
 
     def __rfloordiv__(self, other: object) -> Any:
@@ -328,7 +368,26 @@ class Followed:
     def __mod__(self, other: object) -> Any:
         """Return what whole divisors leave."""
         that = self.run.lift(other)
-        return that if that is NotImplemented else self._apply("modulo", self.inner, that)
+        if that is NotImplemented:
+            return that
+        return (
+            self.run.wrap(0) if self._cofactor(that) is not None else self._apply("modulo", self.inner, that)
+        )
+
+    def _cofactor(self, divisor: Any) -> Followed | None:
+        """Return b where this is a, the divisor is a // b, and b divides a, which is then relied on.
+
+        A solver finds it hard that the division leaves nothing; that b divides a is an assumption.
+        """
+        value = self.inner
+        if not isinstance(value, Term) or not isinstance(divisor, Term) or value.low is None or value.low < 1:
+            return None
+        for known in value.definitions.quotients:
+            if z3.eq(known.result, divisor.expr) and z3.eq(known.value, value.expr) and not known.upward:
+                cofactor = Term(known.divisor, 1, value.definitions)
+                self.run.rely_on(z3.And(known.divisor >= 1, divisor.expr * known.divisor == value.expr))
+                return Followed(cofactor, self.run)
+        return None
 
     def __rmod__(self, other: object) -> Any:
         """Return what whole divisors leave."""
@@ -353,6 +412,11 @@ class Followed:
 
     __int__ = __index__
 
+    @property  # type: ignore[misc]  # as mocks do
+    def __class__(self) -> type:
+        """Pass for an int where the code asks whether this is one."""
+        return int
+
     def __hash__(self) -> int:
         """Return the same for all that are unknown."""
         if isinstance(self.inner, Term) and z3.is_int_value(z3.simplify(self.inner.expr)):
@@ -371,11 +435,15 @@ class Followed:
         """Name the number in a message of the engine's."""
         return getattr(self.inner, "text", None) or str(self.inner.expr)
 
+    def __format__(self, _how: str) -> str:
+        """Name the number in a message of the engine's."""
+        return repr(self)
+
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what an int has and this has not."""
         if name.startswith("__"):
             raise AttributeError(name)
-        self.run.cannot(f"the attribute {name} of a size")
+        raise self.run.give_up(f"the attribute {name} of a size")
 
 
 class FollowedTruth:
@@ -400,6 +468,11 @@ class FollowedTruth:
         """Compare, by taking a way."""
         return bool(self) != other
 
+    @property  # type: ignore[misc]  # as mocks do
+    def __class__(self) -> type:
+        """Pass for a bool where the code asks whether this is one."""
+        return bool
+
     def __hash__(self) -> int:
         """Take a way."""
         return hash(bool(self))
@@ -415,14 +488,20 @@ class FollowedTruth:
 
 def _refused(name: str) -> Callable[..., NoReturn]:
     def method(self: Followed | FollowedTruth, *_arguments: object) -> NoReturn:
-        self.run.cannot(f"the operation {name} on a size")
+        raise self.run.give_up(f"the operation {name} on a size")
 
     return method
 
 
 _NEVER = "truediv rtruediv pow rpow lshift rlshift rshift rrshift and rand or ror xor rxor invert float"
-_give(Followed, f"{_NEVER} complex round trunc floor ceil matmul rmatmul format", _refused)
+_give(Followed, f"{_NEVER} complex round trunc floor ceil matmul rmatmul", _refused)
 _give(FollowedTruth, f"{_UNKNOWN} {_NEVER} lt le gt ge index int", _refused)
+
+
+def _same_positive(factor: Any, divisor: Any) -> bool:
+    """Return whether a factor is a divisor, and known to be positive, so that it can be taken out."""
+    known = isinstance(factor, Term) and isinstance(divisor, Term) and divisor.low is not None
+    return known and divisor.low >= 1 and z3.eq(factor.expr, divisor.expr)
 
 
 def _applied(operation: str, left: Any, right: Any) -> Any:
@@ -491,11 +570,21 @@ def followed(run: Run, body: Callable[[], Any]) -> Any:
         raise LostError(run.lost or raised_at(error, run.root)) from error
     if run.lost:
         raise LostError(run.lost)
+    if run.definitions is not None and run.taken != len(run.answers):
+        raise LostError(f"{run.root.name}: a second run went another way than the first")
     return result
 
 
-def explore(start: Callable[[Answers], tuple[Run, Callable[[], Any]]]) -> tuple[Answers, ...]:
-    """Follow every path and return the answers of each.
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """Every path through some code, by its answers, and the assumptions that keep other paths out."""
+
+    paths: tuple[Answers, ...]
+    used: frozenset[str]
+
+
+def explore(start: Callable[[Answers], tuple[Run, Callable[[], Any]]]) -> Explored:
+    """Follow every path.
 
     Args:
         start: makes a run with the answers that it begins with, and what is to be run.
@@ -505,15 +594,16 @@ def explore(start: Callable[[Answers], tuple[Run, Callable[[], Any]]]) -> tuple[
     """
     paths: list[Answers] = []
     waiting: list[Answers] = [()]
+    used: set[str] = set()
     while waiting:
         run, body = start(waiting.pop())
         try:
             followed(run, body)
+            paths.append(run.answers)
         except _ImpossibleError:
-            continue
-        finally:
-            waiting += reversed(run.more)
-        paths.append(run.answers)
+            pass
+        waiting += reversed(run.more)
+        used |= run.used
         if len(paths) + len(waiting) > MOST_PATHS:
-            raise LostError(f"{run.root.name}: more than {MOST_PATHS} paths")
-    return tuple(paths)
+            raise LostError(f"{run.root.name}: there are more than {MOST_PATHS} paths")
+    return Explored(tuple(paths), frozenset(used))

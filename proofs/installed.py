@@ -1,8 +1,8 @@
 """The claim that rows are wide enough, about the code of an engine that is installed.
 
 The scheduler's side is the formula of the release in `invariants`; the worker's side is what the engine's own
-code does on symbols (`proofs.follow`). Each path through that code is a claim of its own, which takes the path's
-condition as given. A spec type is proved if all its paths are.
+code does on symbols (`proofs.follow`). Each path through that code is a claim of its own, which takes the
+path's condition as given. A spec type is proved if all its paths are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import z3
+
 from invariants import (
+    ASSUMPTIONS,
     ROW_FITS,
     SPEC_KINDS,
     Case,
@@ -33,7 +36,7 @@ from invariants.releases import blocks
 from proofs.chain import Traced
 from proofs.decide import decide
 from proofs.engines.vllm import Engine
-from proofs.follow import Answers, Followed, LostError, Run, explore, followed
+from proofs.follow import Answers, Explored, Followed, LostError, Run, explore, followed
 from proofs.problem import assumed, symbolic_case
 from proofs.terms import Definitions, Term, Truth
 from proofs.verdicts import Obligation, Outcome, Verdict, spec_of_kind
@@ -109,13 +112,17 @@ def answer(engine: Engine, question: Question) -> Report:
     subject = _Subject(engine, question)
     functions = engine.functions(question.runner, None if question.label == PADDING else subject.spec())
     try:
-        paths = explore(subject.start)
+        explored = explore(subject.start)
     except LostError as lost:
-        outcome, paths = Outcome(Verdict.UNKNOWN, str(lost)), ()
+        outcome, explored = Outcome(Verdict.UNKNOWN, str(lost)), Explored((), frozenset())
     else:
-        outcome = _together([subject.decide(path) for path in paths], subject.obligation(()).parameters())
+        outcome = _together(subject.obligation(()), [subject.decide(path) for path in explored.paths])
+        if outcome.verdict is Verdict.PROVED:
+            names = [a.name for a in ASSUMPTIONS] + [_COVERS.name]
+            used = {*outcome.used, *explored.used}
+            outcome = dataclasses.replace(outcome, used=tuple(name for name in names if name in used))
     outcome = dataclasses.replace(outcome, seconds=time.perf_counter() - started)
-    return Report(question, outcome, len(paths), functions)
+    return Report(question, outcome, len(explored.paths), functions)
 
 
 @dataclass(slots=True)
@@ -124,7 +131,7 @@ class _Subject:
 
     engine: Engine
     question: Question
-    last: tuple[Any, Any] = field(default=(None, None))
+    last: tuple[Any, Answers, Any] = field(default=(None, (), None))
 
     def spec(self) -> Spec:
         return spec_of_kind(self._kind)
@@ -139,16 +146,18 @@ class _Subject:
         )
 
     def decide(self, path: Answers) -> Outcome:
-        return decide(self.obligation(path), {})
+        try:
+            return decide(self.obligation(path), {})
+        except LostError as lost:
+            return Outcome(Verdict.UNKNOWN, str(lost))
 
     def start(self, begun: Answers) -> tuple[Run, Callable[[], Any]]:
         """Return a run of the engine's code on a case of which nothing is known but what is assumed."""
         definitions, obligation = Definitions(), self.obligation(begun)
         case, _ = symbolic_case(obligation, obligation.release.constants, definitions)
-        known = [*assumed(obligation, case, definitions).values()]
-        known += [
-            definitions.truth(g.holds(case, obligation.release, obligation.runner)) for g in self._givens()
-        ]
+        known = assumed(obligation, case, definitions)
+        for given in self._givens():
+            known[given.name] = definitions.truth(given.holds(case, obligation.release, obligation.runner))
         run = Run(self.engine.root, definitions, begun, known, is_exploring=True)
         return run, lambda: _number(self._width(case, run), run)
 
@@ -203,10 +212,10 @@ class _Subject:
         )
 
     def _followed(self, case: Case, path: Answers) -> tuple[Any, Any]:
-        """Return the width of a case and the condition of the path, running the engine's code once for both."""
-        if self.last[0] is not case:
-            self.last = (case, self._run(case, path))
-        found: tuple[Any, Any] = self.last[1]
+        """Return the width of a case and the condition of the path, from one run of the engine's code."""
+        if self.last[0] is not case or self.last[1] != path:
+            self.last = (case, path, self._run(case, path))
+        found: tuple[Any, Any] = self.last[2]
         return found
 
     def _run(self, case: Case, path: Answers) -> tuple[Any, Any]:
@@ -218,8 +227,7 @@ class _Subject:
         width = followed(run, lambda: _number(self._width(case, run), run))
         if definitions is None:
             return width, True
-        conditions = [Truth(condition, definitions) for condition in run.conditions]
-        return width, all_of(*conditions) if conditions else True
+        return width, Truth(z3.And(True, *run.conditions), definitions) if run.conditions else True
 
 
 _COVERS = Given(
@@ -247,8 +255,9 @@ def _number(width: Any, run: Run | None) -> Any:
 _WORST_FIRST = (Verdict.ERROR, Verdict.REFUTED, Verdict.UNKNOWN)
 
 
-def _together(outcomes: Sequence[Outcome], parameters: Sequence[Parameter]) -> Outcome:
+def _together(obligation: Obligation, outcomes: Sequence[Outcome]) -> Outcome:
     """Return what the outcomes of all paths come to; a path without a case says nothing."""
+    parameters = obligation.parameters()
     cost = sum(outcome.rlimit for outcome in outcomes)
     for verdict in _WORST_FIRST:
         found = [outcome for outcome in outcomes if outcome.verdict is verdict]

@@ -2,9 +2,9 @@
 
 Nothing of it is typed again here. Model Runner V2's `initialize_kv_cache` and V1's
 `may_reinitialize_input_batch` are called with a stand-in for the runner, which has the sizes that they read;
-the tables' real constructors run up to where they make the first tensor, and its second dimension is the width.
-V1's `InputBatch` is not run: which of its arguments it hands to `MultiGroupBlockTable`, and as what, is read off
-its source. An earlier table of V1's counts as different from the one that is asked for.
+the tables' real constructors run up to where they make the first tensor, and its second dimension is the
+width. V1's `InputBatch` is not run: which of its arguments it hands to `MultiGroupBlockTable`, and as what,
+is read off its source. An earlier table of V1's counts as different from the one that is asked for.
 
 A module of vLLM that lacks one of the functions, or a function with other parameters, is a `LayoutError`.
 """
@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from invariants import (
     RELEASES,
     AttentionSpec,
     Case,
+    EncoderOnlyAttentionSpec,
     MambaSpec,
     Release,
     Runner,
@@ -360,7 +362,8 @@ def _v1_row(sizes: _Sizes) -> None:
     """
     runner, table = _module(_V1_RUNNER), _module(_V1_TABLE)
     reinitialize = runner.GPUModelRunner.may_reinitialize_input_batch
-    kernel = {"kernel_block_sizes": [sizes.kernel_block_size()]}
+    has_row = not isinstance(sizes.layer(), EncoderOnlyAttentionSpec)
+    kernel = {"kernel_block_sizes": [sizes.kernel_block_size()] * has_row}
     has = inspect.signature(reinitialize).parameters
     asked: dict[str, Any] = {}
     earlier = dict.fromkeys(
@@ -387,7 +390,7 @@ def _handed_on(asked: Mapping[str, Any]) -> dict[str, Any]:
         LayoutError: its source has no call that makes the table.
     """
     batch = _module(_V1_BATCH).InputBatch
-    source = inspect.cleandoc("class _:\n" + "".join(inspect.getsourcelines(batch.__init__)[0]))
+    source = textwrap.dedent(inspect.getsource(batch.__init__))
     calls = [
         node
         for node in ast.walk(ast.parse(source))
@@ -429,7 +432,7 @@ def _known_types() -> set[type[Spec]]:
 
 
 def _subclasses(owner: type) -> set[type]:
-    found = set(owner.__subclasses__())
+    found: set[type] = set(owner.__subclasses__())
     return found.union(*(_subclasses(kind) for kind in found))
 
 
