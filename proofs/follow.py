@@ -236,7 +236,7 @@ class Opaque:
         """Do nothing."""
 
     @property  # type: ignore[misc]  # as mocks do
-    def __class__(self) -> NoReturn:
+    def __class__(self) -> type:
         """Refuse to say what this is: the code would go one way or the other."""
         name, run = self.__dict__["_opaque"]
         raise (run or Run(Path())).give_up(f"a look at what {name} is")
@@ -487,7 +487,7 @@ class FollowedTruth:
 
 
 def _refused(name: str) -> Callable[..., NoReturn]:
-    def method(self: Followed | FollowedTruth, *_arguments: object) -> NoReturn:
+    def method(self: Any, *_arguments: object) -> NoReturn:
         raise self.run.give_up(f"the operation {name} on a size")
 
     return method
@@ -500,6 +500,8 @@ _give(FollowedTruth, f"{_UNKNOWN} {_NEVER} lt le gt ge index int", _refused)
 
 def _same_positive(factor: Any, divisor: Any) -> bool:
     """Return whether a factor is a divisor, and known to be positive, so that it can be taken out."""
+    if isinstance(factor, Traced) and isinstance(divisor, Traced):
+        return factor.text == divisor.text and divisor.value > 0
     known = isinstance(factor, Term) and isinstance(divisor, Term) and divisor.low is not None
     return known and divisor.low >= 1 and z3.eq(factor.expr, divisor.expr)
 

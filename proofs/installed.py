@@ -87,6 +87,7 @@ class Report:
     outcome: Outcome
     paths: int
     functions: tuple[str, ...]
+    obligation: Obligation
 
 
 def questions(
@@ -122,7 +123,7 @@ def answer(engine: Engine, question: Question) -> Report:
             used = {*outcome.used, *explored.used}
             outcome = dataclasses.replace(outcome, used=tuple(name for name in names if name in used))
     outcome = dataclasses.replace(outcome, seconds=time.perf_counter() - started)
-    return Report(question, outcome, len(explored.paths), functions)
+    return Report(question, outcome, len(explored.paths), functions, subject.obligation(()))
 
 
 @dataclass(slots=True)

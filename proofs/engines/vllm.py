@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -176,9 +177,11 @@ def load() -> Engine:
 
 def _module(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise LayoutError(f"{name} cannot be imported: {error}") from error
+        with contextlib.redirect_stdout(sys.stderr):  # what it says on the way is no part of our output
+            return importlib.import_module(name)
+    except Exception as error:
+        told = " ".join(str(error).split())
+        raise LayoutError(f"{name} cannot be imported: {type(error).__name__}: {told}") from error
 
 
 def _require(version: str, module: str, name: str, parameters: tuple[str, ...]) -> None:
