@@ -115,6 +115,12 @@ class Run:
             return self._known(value)
         return NotImplemented
 
+    def negated(self, value: object) -> Any:
+        """Return the positive number that a number of the code's is known to be the negative of, or None."""
+        if type(value) is int and value < 0:
+            return self.lift(-value)
+        return value.negated.inner if type(value) is Followed and value.negated is not None else None
+
     def give_up(self, what: str) -> LostError:
         """Remember that the code did what cannot be followed, and return the error to raise for it."""
         self.lost = self.lost or f"{_place(self.root)}: cannot follow {what}"
@@ -349,16 +355,14 @@ class Followed:
         that = self.run.lift(other)
         if that is NotImplemented:
             return that
-        if isinstance(other, Followed) and other.negated is not None:
-            return -self._apply("cdiv", self.inner, other.negated.inner)
+        if (positive := self.run.negated(other)) is not None:
+            return -self._apply("cdiv", self.inner, positive)
         if self.negated is not None:
             return -self._apply("cdiv", self.negated.inner, that)
-        for factor, other_factor in (self.factors, self.factors[::-1]) if self.factors else ():
-            if _same_positive(factor, that):
-                return Followed(other_factor, self.run)
-        if (cofactor := self._cofactor(that)) is not None:
-            return cofactor
-        return self._apply("floor", self.inner, that)
+        exact = self._other_factor(that)
+        if exact is None:
+            exact = self._cofactor(that)
+        return self._apply("floor", self.inner, that) if exact is None else exact
 
     def __rfloordiv__(self, other: object) -> Any:
         """Divide, rounding down."""
@@ -370,9 +374,15 @@ class Followed:
         that = self.run.lift(other)
         if that is NotImplemented:
             return that
-        return (
-            self.run.wrap(0) if self._cofactor(that) is not None else self._apply("modulo", self.inner, that)
-        )
+        exact = self._cofactor(that)
+        return self._apply("modulo", self.inner, that) if exact is None else self.run.wrap(0)
+
+    def _other_factor(self, divisor: Any) -> Followed | None:
+        """Return a where this is a * b and the divisor is b, which is positive."""
+        for factor, other in (self.factors, self.factors[::-1]) if self.factors else ():
+            if _same_positive(factor, divisor):
+                return Followed(other, self.run)
+        return None
 
     def _cofactor(self, divisor: Any) -> Followed | None:
         """Return b where this is a, the divisor is a // b, and b divides a, which is then relied on.
@@ -383,7 +393,7 @@ class Followed:
         if not isinstance(value, Term) or not isinstance(divisor, Term) or value.low is None or value.low < 1:
             return None
         for known in value.definitions.quotients:
-            if z3.eq(known.result, divisor.expr) and z3.eq(known.value, value.expr) and not known.upward:
+            if known.result.eq(divisor.expr) and known.value.eq(value.expr) and not known.upward:
                 cofactor = Term(known.divisor, 1, value.definitions)
                 self.run.rely_on(z3.And(known.divisor >= 1, divisor.expr * known.divisor == value.expr))
                 return Followed(cofactor, self.run)
@@ -502,8 +512,10 @@ def _same_positive(factor: Any, divisor: Any) -> bool:
     """Return whether a factor is a divisor, and known to be positive, so that it can be taken out."""
     if isinstance(factor, Traced) and isinstance(divisor, Traced):
         return factor.text == divisor.text and divisor.value > 0
-    known = isinstance(factor, Term) and isinstance(divisor, Term) and divisor.low is not None
-    return known and divisor.low >= 1 and z3.eq(factor.expr, divisor.expr)
+    if not isinstance(factor, Term) or not isinstance(divisor, Term):
+        return False
+    expr: Any = factor.expr
+    return divisor.low is not None and divisor.low >= 1 and bool(expr.eq(divisor.expr))
 
 
 def _applied(operation: str, left: Any, right: Any) -> Any:

@@ -99,8 +99,10 @@ def questions(
         yield Question("any", None, PADDING)
     for kind in SPEC_KINDS:
         spec = spec_of_kind(kind)
-        if kind not in wanted or kind in engine.release.absent or engine.lacks(spec):
+        if kind not in wanted or kind in engine.release.absent:
             continue
+        if not engine.missing(spec):
+            engine.require(spec)
         yield Question(kind, None, SPEC)
         for runner in spec.runners:
             if runner in asked:
@@ -111,6 +113,9 @@ def answer(engine: Engine, question: Question) -> Report:
     """Follow every path of a question and decide each."""
     started = time.perf_counter()
     subject = _Subject(engine, question)
+    if name := "" if question.label == PADDING else engine.missing(subject.spec()):
+        outcome = Outcome(Verdict.SKIPPED, f"the engine has no class {name}")
+        return Report(question, outcome, 0, (), subject.obligation(()))
     functions = engine.functions(question.runner, None if question.label == PADDING else subject.spec())
     try:
         explored = explore(subject.start)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from invariants import Runner
+from invariants import SPEC_KINDS, Runner
 from proofs.console import UsageError
 from proofs.engines.vllm import Engine, LayoutError, load
 from proofs.installed import PADDING, SPEC, Report, answer, questions
@@ -18,7 +18,7 @@ from proofs.verdicts import Outcome, Verdict, exit_code
 __all__ = ["check_installed"]
 
 _UNSEEN_SPEC = 3
-"""The exit code where everything asked is proved and a spec class of the engine was not asked about."""
+"""The exit code where all that was asked is proved, and a spec class of engine or claims has no match."""
 
 
 def check_installed(console: Console, kinds: Sequence[str], runners: Sequence[Runner]) -> int:
@@ -44,11 +44,13 @@ def check_installed(console: Console, kinds: Sequence[str], runners: Sequence[Ru
             _print(console, reports[-1])
     except LayoutError as error:
         raise UsageError(str(error)) from error
-    return _end(console, engine, reports, time.perf_counter() - started)
+    unseen = engine.unknown_specs() if set(kinds) == set(SPEC_KINDS) else ()
+    return _end(console, engine, reports, unseen, time.perf_counter() - started)
 
 
-def _end(console: Console, engine: Engine, reports: Sequence[Report], seconds: float) -> int:
-    unseen = engine.unknown_specs()
+def _end(
+    console: Console, engine: Engine, reports: Sequence[Report], unseen: Sequence[str], seconds: float
+) -> int:
     for name in unseen:
         line = Text(f"{Verdict.SKIPPED.value:8} {name}: a spec class of this engine that no claim is about")
         line.stylize(STYLES[Verdict.SKIPPED], 0, len(Verdict.SKIPPED.value))
@@ -61,7 +63,8 @@ def _end(console: Console, engine: Engine, reports: Sequence[Report], seconds: f
         f"{seconds:.1f} s",
         soft_wrap=True,
     )
-    return exit_code(outcome.verdict for outcome in outcomes) or (_UNSEEN_SPEC if unseen else 0)
+    verdicts = {outcome.verdict for outcome in outcomes}
+    return exit_code(verdicts) or (_UNSEEN_SPEC if Verdict.SKIPPED in verdicts else 0)
 
 
 def _print(console: Console, report: Report) -> None:

@@ -29,11 +29,14 @@ from typing import Any
 
 from invariants import (
     RELEASES,
+    Access,
     AttentionSpec,
     Case,
+    Deployment,
     EncoderOnlyAttentionSpec,
     MambaSpec,
     Release,
+    Request,
     Runner,
     Spec,
     UniformTypeSpec,
@@ -101,10 +104,20 @@ class Engine:
         found = {kind.__name__ for kind in _subclasses(_module(_INTERFACE).KVCacheSpec) if _ships(kind)}
         return tuple(sorted(found - known))
 
-    def lacks(self, spec: Spec) -> bool:
-        """Return whether it has no such spec class."""
-        layer = spec.inner if isinstance(spec, UniformTypeSpec) else spec
-        return not hasattr(_module(_INTERFACE), _engine_class(type(layer)))
+    def missing(self, spec: Spec) -> str:
+        """Return the name of a class that a spec type needs and the engine has not; empty if it has all."""
+        names = [_WRAPPER] * isinstance(spec, UniformTypeSpec)
+        names.append(_engine_class(type(spec.inner if isinstance(spec, UniformTypeSpec) else spec)))
+        return next((name for name in names if not hasattr(_module(_INTERFACE), name)), "")
+
+    def require(self, spec: Spec) -> None:
+        """See that a spec of the type can be made.
+
+        Raises:
+            LayoutError: it cannot, as its class needs what is not known.
+        """
+        deployment, request = Deployment(max_model_len=1), Request(num_tokens=1)
+        _Sizes(Case(deployment, spec, request, Access()), None, 4).spec()
 
     def pads(self) -> bool:
         """Return whether it has a function that pads widths; 0.26 does it in place."""
@@ -172,6 +185,7 @@ def load() -> Engine:
     root = Path(engine.__file__ or "").parent
     for module, name, parameters in _LAYOUT:
         _require(version, module, name, parameters)
+    _handed_on({})
     return Engine(version, root, release)
 
 
