@@ -24,7 +24,7 @@ from typing import Any, NoReturn, Self, cast
 
 import z3
 
-from invariants.arithmetic import Symbolic
+from invariants.arithmetic import Symbolic, cdiv, common_divisor, modulo
 from proofs.chain import Traced
 from proofs.terms import Definitions, Term, Truth
 
@@ -518,16 +518,18 @@ def _same_positive(factor: Any, divisor: Any) -> bool:
     return divisor.low is not None and divisor.low >= 1 and bool(expr.eq(divisor.expr))
 
 
+_ON_INTS: Mapping[str, Callable[[int, int], int]] = {
+    "cdiv": cdiv,
+    "floor": operator.floordiv,
+    "modulo": modulo,
+    "common_divisor": common_divisor,
+}
+
+
 def _applied(operation: str, left: Any, right: Any) -> Any:
     """Apply an operation of `invariants.arithmetic` to two symbolic numbers; to known ones at once."""
     if isinstance(left, Term) and z3.is_int_value(left.expr) and z3.is_int_value(right.expr):
-        a, b = left.expr.as_long(), right.expr.as_long()
-        return {
-            "cdiv": lambda: -(-a // b),
-            "floor": lambda: a // b,
-            "modulo": lambda: a % b,
-            "common_divisor": lambda: math.gcd(a, b),
-        }[operation]()
+        return _ON_INTS[operation](left.expr.as_long(), right.expr.as_long())
     return left // right if operation == "floor" else type(left).apply(operation, left, right)
 
 
