@@ -42,7 +42,7 @@ __all__ = [
     "followed",
 ]
 
-MOST_PATHS = 256
+MOST_PATHS = 64
 """More ways through one function than this are not followed."""
 MOST_VALUES = 16
 """Where a plain int is needed, more values than this are not tried."""

@@ -3,6 +3,9 @@
 The scheduler's side is the formula of the release in `invariants`; the worker's side is what the engine's own
 code does on symbols (`proofs.follow`). Each path through that code is a claim of its own, which takes the
 path's condition as given. A spec type is proved if all its paths are.
+
+The same runs show that the width formula of the release, on which every other claim rests, is what the
+engine's code does (`row-width`).
 """
 
 from __future__ import annotations
@@ -20,17 +23,20 @@ from invariants import (
     ROW_FITS,
     SPEC_KINDS,
     Case,
+    EncoderOnlyAttentionSpec,
     Given,
     Invariant,
     MambaSpec,
     Parameter,
+    Release,
     Runner,
     Side,
     Spec,
     UniformTypeSpec,
     entries,
+    row_width,
 )
-from invariants.arithmetic import all_of
+from invariants.arithmetic import all_of, any_of
 from invariants.parameters import size
 from invariants.releases import blocks
 from proofs.chain import Traced
@@ -41,12 +47,14 @@ from proofs.problem import assumed, symbolic_case
 from proofs.terms import Definitions, Term, Truth
 from proofs.verdicts import Obligation, Outcome, Verdict, spec_of_kind
 
-__all__ = ["PADDING", "SPEC", "Question", "Report", "answer", "questions"]
+__all__ = ["FORMULA", "PADDING", "SPEC", "Question", "Report", "answer", "questions"]
 
 SPEC = "max_num_blocks_per_req"
 """What the spec says of itself, without padding and without a runner."""
 PADDING = "get_block_table_width"
 """Padding alone, whatever the spec."""
+FORMULA = "row-width"
+"""Whether the formula in `invariants`, on which all other claims rest, is what the engine's code does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +115,10 @@ def questions(
         for runner in spec.runners:
             if runner in asked:
                 yield Question(kind, runner, ROW_FITS.name)
+                if not isinstance(
+                    spec, EncoderOnlyAttentionSpec
+                ):  # of which the claims say that there is no row
+                    yield Question(kind, runner, FORMULA)
 
 
 def answer(engine: Engine, question: Question) -> Report:
@@ -124,7 +136,7 @@ def answer(engine: Engine, question: Question) -> Report:
     else:
         outcome = _together(subject.obligation(()), [subject.decide(path) for path in explored.paths])
         if outcome.verdict is Verdict.PROVED:
-            names = [a.name for a in ASSUMPTIONS] + [_COVERS.name]
+            names = [a.name for a in ASSUMPTIONS] + [_COVERS.name, _NO_STRAY_ENCODER.name]
             used = {*outcome.used, *explored.used}
             outcome = dataclasses.replace(outcome, used=tuple(name for name in names if name in used))
     outcome = dataclasses.replace(outcome, seconds=time.perf_counter() - started)
@@ -175,7 +187,7 @@ class _Subject:
         return (_Length,) * (self.question.label == SPEC) + (_Page,) * isinstance(layer, MambaSpec)
 
     def _givens(self) -> tuple[Given, ...]:
-        return (_COVERS,) if self.question.label == SPEC else ()
+        return {SPEC: (_COVERS,), FORMULA: (_NO_STRAY_ENCODER,)}.get(self.question.label, ())
 
     def _width(self, case: Case, run: Run | None) -> Any:
         """Return the width that the engine's code makes, on numbers that are plain or followed."""
@@ -203,6 +215,8 @@ class _Subject:
         given = Given(
             "path", "the engine's code goes this way", lambda case, _r, _n: self._followed(case, path)[1]
         )
+        if self.question.label == FORMULA:
+            return self._agreement(width, given)
         who, what = ("padding", "blocks") if self.question.label == PADDING else ("scheduler", "entries")
         return dataclasses.replace(
             ROW_FITS,
@@ -215,6 +229,26 @@ class _Subject:
             parts=self._parts(),
             givens=(*self._givens(), given),
             part="" if self.question.label == ROW_FITS.name else self.question.label,
+        )
+
+    def _agreement(self, width: Callable[[Case], Any], given: Given) -> Invariant:
+        """Return the claim that the formula in `invariants` is what the engine's code does."""
+
+        def formula(case: Case, release: Release, runner: Runner) -> int:
+            return row_width(case.deployment, case.spec, runner=runner, release=release)
+
+        return Invariant(
+            FORMULA,
+            "the formula in `invariants` gives the width that the engine's own code makes",
+            lambda case, release, runner: formula(case, release, runner) == width(case),
+            lambda spec: spec.runners,
+            lambda case, release, runner: (
+                Side("invariants", "formula", formula(case, release, runner)),
+                Side("engine", "row width", width(case)),
+            ),
+            lambda _case, values: f"the formula says {values[0]}, and the engine makes {values[1]}",
+            parts=self._parts(),
+            givens=(*self._givens(), given),
         )
 
     def _followed(self, case: Case, path: Answers) -> tuple[Any, Any]:
@@ -236,6 +270,13 @@ class _Subject:
         return width, Truth(z3.And(True, *run.conditions), definitions) if run.conditions else True
 
 
+_NO_STRAY_ENCODER = Given(
+    "no-encoder-no-length",
+    "a model without an encoder has no encoder length in its configuration",
+    lambda case, _release, _runner: any_of(
+        case.deployment.max_num_encoder_input_tokens > 0, case.deployment.max_source_positions == 0
+    ),
+)
 _COVERS = Given(
     "length-covers-request",
     "the length that the spec is asked about is that of the context, and of the encoder's input",

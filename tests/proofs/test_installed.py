@@ -113,12 +113,19 @@ def init_attn_backend(config):
     raise NotImplementedError
 
 
+def row_length(runner, scheduler_config, hf_config):
+    if not runner.is_encoder_decoder:
+        return runner.max_model_len
+    encoder = max(scheduler_config.max_num_encoder_input_tokens, hf_config.max_source_positions)
+    return max(runner.max_model_len, encoder)
+
+
 class GPUModelRunner:
     def initialize_kv_cache(self, kv_cache_config):
         widths = []
         for group in kv_cache_config.kv_cache_groups:
             spec = group.kv_cache_spec
-            length = self.max_model_len
+            length = row_length(self, self.scheduler_config, self.model_config.hf_config)
             {body}
             widths.append(get_block_table_width(width, spec.block_size))
         self.backends, support, sizes = init_attn_backend(kv_cache_config)
@@ -191,14 +198,16 @@ def refused(done):
 def test_right_rows_are_proved_for_all_sizes_with_the_paths_that_were_followed(engine):
     done = engine(*FULL)
     assert done.returncode == 0, done
-    # length: the encoder's is longer or not; the group is sharded over dcp or not
-    assert "4 paths" in the_line(done, "PROVED", "full-attention", "V1 row-fits")
-    assert "2 paths" in the_line(done, "PROVED", "full-attention", "V2 row-fits")
+    # The encoder's length is longer or not (V2: no encoder, or which of three lengths is the longest by two
+    # comparisons); the group is sharded over dcp or not.
+    for claim in ("row-fits", "row-width"):
+        assert "4 paths" in the_line(done, "PROVED", "full-attention", f"V1 {claim}")
+        assert "10 paths" in the_line(done, "PROVED", "full-attention", f"V2 {claim}")
     assert "1 path " in the_line(done, "PROVED", "get_block_table_width")
     assert "2 paths" in the_line(done, "PROVED", "max_num_blocks_per_req", "length-covers-request")
     assert "vLLM 0.32.0" in done.stdout
-    assert "GPUModelRunner.initialize_kv_cache (vllm/v1/worker/gpu/model_runner.py:12)" in done.stdout
-    assert "4 claims of vLLM 0.32.0 as installed, 9 paths: 4 PROVED, 0 REFUTED" in done.stdout
+    assert "GPUModelRunner.initialize_kv_cache (vllm/v1/worker/gpu/model_runner.py:19)" in done.stdout
+    assert "6 claims of vLLM 0.32.0 as installed, 31 paths: 6 PROVED, 0 REFUTED" in done.stdout
 
 
 def test_a_runner_that_divides_what_is_not_sharded_is_refuted_with_the_smallest_case(engine):
@@ -212,11 +221,19 @@ def test_a_runner_that_divides_what_is_not_sharded_is_refuted_with_the_smallest_
     assert "at 129 tokens the scheduler hands over 9 entries for a row of 8: 1 too many" in done.stdout
 
 
+def test_a_row_that_is_wider_than_the_formula_is_told_from_one_that_is_right(engine):
+    done = engine(*V2, body=f"{RIGHT} + 1_000")
+    assert done.returncode == 1, done
+    the_line(done, "PROVED", "V2 row-fits")
+    the_line(done, "REFUTED", "V2 row-width")
+    the_line(done, "the formula says 8, and the engine makes 1008")
+
+
 def test_a_way_that_is_wrong_beyond_a_size_is_found(engine):
     done = engine(*V2, body=f"{RIGHT}\nif length > 1_000_000:\n    width -= 8")
     assert done.returncode == 1, done
-    assert "max_model_len 1000001" in done.stdout
-    assert "4 paths" in the_line(done, "REFUTED", "V2 row-fits")
+    assert "max_model_len 1000001" in the_line(done, "smallest case", "num_tokens")
+    the_line(done, "REFUTED", "V2 row-fits")
 
 
 @pytest.mark.parametrize(
@@ -224,19 +241,19 @@ def test_a_way_that_is_wrong_beyond_a_size_is_found(engine):
     [
         (
             "width = int(length**0.5)",
-            "vllm/v1/worker/gpu/model_runner.py:17: cannot follow the operation pow",
+            "vllm/v1/worker/gpu/model_runner.py:24: cannot follow the operation pow",
         ),
-        ("width = self.new_option + 1", "model_runner.py:17: cannot follow a use of self.new_option"),
-        ("width = len(range(length))", "model_runner.py:17: cannot follow what needs a plain number here"),
-        (f"{RIGHT}\nassert length < 9, 'too long'", "model_runner.py:18: AssertionError: too long"),
+        ("width = self.new_option + 1", "model_runner.py:24: cannot follow a use of self.new_option"),
+        ("width = len(range(length))", "model_runner.py:24: cannot follow what needs a plain number here"),
+        (f"{RIGHT}\nassert length < 9, 'too long'", "model_runner.py:25: AssertionError: too long"),
         ("width = 'wide'", "block_table.py:7: TypeError: unsupported operand type(s) for //: 'str'"),
         (
-            f"{RIGHT}\nfor p in 2, 3, 5, 7, 11, 13, 17, 19, 23:\n    width += length % p == 0 and 1 or 0",
-            "there are more than 256 paths",
+            f"{RIGHT}\nfor p in 2, 3, 5, 7:\n    width += length % p == 0 and 1 or 0",
+            "there are more than 64 paths",
         ),
         (
             f"try:\n    width = length**2\nexcept BaseException:\n    {RIGHT}",
-            "model_runner.py:18: cannot follow the operation pow",
+            "model_runner.py:25: cannot follow the operation pow",
         ),
     ],
 )
