@@ -110,6 +110,8 @@ class Run:
     def lift(self, value: object) -> Any:
         """Return a number of the code's as a symbolic one, or NotImplemented for something else."""
         if isinstance(value, Followed):
+            if value.run is not self:
+                raise self.give_up("a size that the code kept from another run")
             return value.inner
         if isinstance(value, int) and not isinstance(value, bool):
             return self._known(value)

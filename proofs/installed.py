@@ -299,25 +299,23 @@ def _number(width: Any, run: Run | None) -> Any:
     raise LostError(message)
 
 
-_WORST_FIRST = (Verdict.ERROR, Verdict.REFUTED, Verdict.UNKNOWN)
+_WORST_FIRST = (Verdict.ERROR, Verdict.REFUTED, Verdict.UNKNOWN, Verdict.VACUOUS)
 
 
 def _together(obligation: Obligation, outcomes: Sequence[Outcome]) -> Outcome:
-    """Return what the outcomes of all paths come to; a path without a case says nothing."""
+    """Return what the outcomes of all paths come to, the worst first; a path that was found has a case."""
     parameters = obligation.parameters()
     cost = sum(outcome.rlimit for outcome in outcomes)
     for verdict in _WORST_FIRST:
         found = [outcome for outcome in outcomes if outcome.verdict is verdict]
         if found:
             return dataclasses.replace(min(found, key=lambda o: _size(o, parameters)), rlimit=cost)
-    proved = [outcome for outcome in outcomes if outcome.verdict is Verdict.PROVED]
-    if not proved:
+    if not outcomes:
         return Outcome(Verdict.VACUOUS, "no path has a case that meets the assumptions", rlimit=cost)
-    used = dict.fromkeys(name for outcome in proved for name in outcome.used if name != "path")
-    slacks = [outcome.slack for outcome in proved if outcome.slack is not None]
-    return dataclasses.replace(
-        proved[0], used=tuple(used), slack=min(slacks) if len(slacks) == len(proved) else None, rlimit=cost
-    )
+    used = dict.fromkeys(name for outcome in outcomes for name in outcome.used)
+    slacks = [outcome.slack for outcome in outcomes if outcome.slack is not None]
+    slack = min(slacks) if len(slacks) == len(outcomes) else None
+    return dataclasses.replace(outcomes[0], used=tuple(used), slack=slack, rlimit=cost)
 
 
 def _size(outcome: Outcome, parameters: Sequence[Parameter]) -> tuple[Any, ...]:

@@ -2,10 +2,18 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+SECTION = README.partition("### The engine that you have installed")[2].partition("\n### ")[0]
+SHOWN = dict(
+    zip(("0.28", "0.32"), re.findall(r"^```text\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL), strict=True)
+)
 
 pytestmark = [
     pytest.mark.engine,
@@ -91,3 +99,17 @@ def test_the_smallest_overflow_of_a_faulty_release_comes_from_its_own_code(versi
     done = check("--spec", "mamba-align", "--runner", "V2")
     assert done.returncode == 1, done
     assert SMALLEST[version] in done.stdout
+
+
+def same_on_every_run(line):
+    """Leave out times and where the engine lies."""
+    return re.sub(r" +\d+ ms|; [\d.]+ s$|(?<= in )\S+(?=, its own code)", "", line)
+
+
+def test_the_readme_shows_what_this_release_prints(version):
+    if version not in SHOWN:
+        pytest.skip(f"the README shows nothing of vLLM {version}")
+    printed = {same_on_every_run(line) for line in check("--spec", "mamba-align").stdout.splitlines()}
+    lines = [line for line in SHOWN[version].splitlines() if not line.startswith("$ ")]
+    assert lines
+    assert not [line for line in lines if same_on_every_run(line) not in printed]
