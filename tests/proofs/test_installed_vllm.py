@@ -11,9 +11,8 @@ import pytest
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SECTION = README.partition("### The engine that you have installed")[2].partition("\n### ")[0]
-SHOWN = dict(
-    zip(("0.28", "0.32"), re.findall(r"^```text\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL), strict=True)
-)
+SESSIONS = re.findall(r"^```text\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+SHOWN = dict(zip(("0.28", "0.32"), SESSIONS, strict=True))
 
 pytestmark = [
     pytest.mark.engine,
