@@ -115,7 +115,7 @@ def questions(
         for runner in spec.runners:
             if runner in asked:
                 yield Question(kind, runner, ROW_FITS.name)
-                # In no claim has encoder-only attention a row. How 0.26 pads, solvers find too hard to compare.
+                # Encoder-only attention has a row in no claim; how 0.26 pads is too hard to compare.
                 if engine.pads() and not isinstance(spec, EncoderOnlyAttentionSpec):
                     yield Question(kind, runner, FORMULA)
 
