@@ -107,6 +107,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     if options.explain:
         PipedConsole(highlight=False, markup=False).print(explain_text(options.explain), soft_wrap=True)
         return 0
+    if options.installed:
+        return _check_installed(parser, options)
     if options.deployment:
         return _check_deployments(parser, options)
     if options.release == ALL:
@@ -296,6 +298,19 @@ def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namesp
     return code if report is None else saved(_PROGRAM, report, reports, code)
 
 
+def _check_installed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Check the rows that the code of the installed engine makes."""
+    for name, value in vars(options).items():
+        if name not in {"installed", "spec", "runner"} and value != parser.get_default(name):
+            raise UsageError(f"--{name.replace('_', '-')} does not go with --installed")
+    importlib.import_module("z3")  # here, so that it is missed before the engine is loaded
+    from proofs.installed_command import check_installed  # noqa: PLC0415  # needs the solver
+
+    runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
+    console = PipedConsole(highlight=False, markup=False, width=WIDE)
+    return check_installed(console, options.spec or SPEC_KINDS, runners)
+
+
 def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
     """Run the user's function once for each claim, so that its mistakes are told before anything else.
 
@@ -345,6 +360,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE:FUNCTION",
         help="check rows as this function of deployment and spec makes them, in manager blocks, on V2 "
         "(--runner V1: on V1)",
+    )
+    parser.add_argument(
+        "--installed",
+        choices=["vllm"],
+        metavar="ENGINE",
+        help="check rows as the engine in this environment makes them, by running its own code on symbols: "
+        "vllm, 0.26 to 0.33; goes with --spec and --runner",
     )
     parser.add_argument(
         "--spec",

@@ -13,7 +13,7 @@ from proofs.steps import cut_for, steps_for
 from proofs.terms import Definitions, Term, Truth
 from proofs.verdicts import Obligation
 
-__all__ = ["SIZES", "Problem", "build_problem"]
+__all__ = ["SIZES", "Problem", "assumed", "build_problem", "symbolic_case"]
 
 SIZES = "sizes"
 """The assumption that every definition rests on; it counts as used by every proof."""
@@ -96,23 +96,12 @@ def build_problem(
     definitions = Definitions(context)
     claim, release, runner = obligation.invariant, obligation.release, obligation.runner
     fixed = {**obligation.release.constants, **pins}
-    values: dict[str, Any] = {}
-    symbols: dict[str, Term | Truth] = {}
-    for parameter in obligation.parameters():
-        if parameter.name in fixed:
-            continue
-        symbols[parameter.name] = (
-            definitions.switch(parameter.name)
-            if parameter.is_switch
-            else definitions.symbol(parameter.name, parameter.minimum)
-        )
-    values = {**fixed, **symbols}
-    case = build_case(obligation.kind, values, claim.parts)
+    case, symbols = symbolic_case(obligation, fixed, definitions)
     steps = steps_for(claim, case, release, runner) if with_steps else ()
     problem = Problem(
         symbols=symbols,
         fixed={name: fixed[name] for name in case.values() if name in fixed},
-        assumptions=_assumptions(obligation, case, definitions),
+        assumptions=assumed(obligation, case, definitions) | _given(obligation, case, definitions),
         definitions=definitions,
         steps=tuple(map(definitions.truth, steps)),
         goal=definitions.truth(claim.holds(case, release, runner)),
@@ -126,10 +115,29 @@ def build_problem(
     return problem
 
 
-def _assumptions(obligation: Obligation, case: Case, definitions: Definitions) -> dict[str, z3.BoolRef]:
+def symbolic_case(
+    obligation: Obligation, fixed: Mapping[str, int | bool], definitions: Definitions
+) -> tuple[Case, dict[str, Term | Truth]]:
+    """Return a case of which all is unknown that is not fixed, and the unknowns by name."""
+    symbols: dict[str, Term | Truth] = {}
+    for parameter in obligation.parameters():
+        if parameter.name in fixed:
+            continue
+        symbols[parameter.name] = (
+            definitions.switch(parameter.name)
+            if parameter.is_switch
+            else definitions.symbol(parameter.name, parameter.minimum)
+        )
+    values: dict[str, Any] = {**fixed, **symbols}
+    return build_case(obligation.kind, values, obligation.invariant.parts), symbols
+
+
+def assumed(obligation: Obligation, case: Case, definitions: Definitions) -> dict[str, z3.BoolRef]:
+    """Return the rules that a claim takes as given, by name."""
+    claim, release = obligation.invariant, obligation.release
+    return {a.name: definitions.truth(a.holds(case, release)) for a in claim.assumptions(case.spec, release)}
+
+
+def _given(obligation: Obligation, case: Case, definitions: Definitions) -> dict[str, z3.BoolRef]:
     claim, release, runner = obligation.invariant, obligation.release, obligation.runner
-    assumed = {
-        a.name: definitions.truth(a.holds(case, release)) for a in claim.assumptions(case.spec, release)
-    }
-    given = {g.name: definitions.truth(g.holds(case, release, runner)) for g in claim.givens}
-    return assumed | given
+    return {g.name: definitions.truth(g.holds(case, release, runner)) for g in claim.givens}

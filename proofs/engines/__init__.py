@@ -1,0 +1,1 @@
+"""What an engine that is installed looks like: which of its functions are run, and on what stand-ins."""
