@@ -8,6 +8,7 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from setups import setups
+from worker_rows import WorkerRows
 
 from invariants import MambaAlignSpec, max_num_tokens, release
 
@@ -172,6 +173,83 @@ class ManagerMachine(_Machine):
     @rule(index=st.integers(0, 3))
     def finish(self, index):
         self._free(self.running[index % len(self.running)])
+
+
+class SchedulerMachine(_Machine):
+    """Hands requests to the engine's Scheduler, answers its steps, and feeds the worker's rows with them.
+
+    All token counts are the engine's own: chunks, clips, drafts that fit, preemption, resumption, sessions.
+    """
+
+    sessions = True
+
+    @initialize(data=st.data())
+    def begins(self, data):
+        setup = data.draw(setups(self.kind, self.release_name), label="setup")
+        self.scheduler, self.hash_block = self.begin(setup, engine.scheduler)
+        self.watch = Watch(setup, self.scheduler.kv_cache_manager, self.tally)
+        self.rows = WorkerRows(setup, self.tally)
+        self.limit = setup.deployment.max_model_len
+
+    @rule(
+        family=st.integers(0, _FAMILIES - 1), length=st.integers(1, 64), output=st.integers(1, 64),
+        session=st.sampled_from([False, False, True]),
+    )  # fmt: skip
+    def arrives(self, family, length, output, session):
+        session = session and self.sessions
+        request = engine.request(
+            self.new_name(), _tokens(family, min(length, self.limit - 1)), self.hash_block,
+            max_tokens=2 if session else output, resumable=session,
+        )  # fmt: skip
+        if session:
+            self.watch.sessions.add(request.request_id)
+        self.scheduler.add_request(request)
+
+    @precondition(lambda self: self.watch and self.watch.sessions)
+    @rule(index=st.integers(0, 3), length=st.integers(1, 64))
+    def session_goes_on(self, index, length):
+        """Append a chunk to a session that waits for one; each chunk alone keeps the front end's limit."""
+        waiting = sorted(name for name in self.watch.sessions if name in self.scheduler.requests)
+        assume(waiting)
+        name = waiting[index % len(waiting)]
+        chunk = engine.request(
+            name, _tokens(0, min(length, self.limit - 1)), self.hash_block, max_tokens=2, resumable=True
+        )
+        self.scheduler.add_request(chunk)
+
+    @precondition(lambda self: self.watch and self.scheduler.requests)
+    @rule(index=st.integers(0, 3))
+    def aborts(self, index):
+        names = sorted(self.scheduler.requests)
+        name = names[index % len(names)]
+        self.watch.sessions.discard(name)
+        self.scheduler.finish_requests(name, engine.aborted())
+
+    @precondition(lambda self: self.watch and self.scheduler.requests)
+    @rule(count=st.integers(1, 12), drafts=st.integers(0, 3), accepted=st.integers(0, 3))
+    def steps(self, count, drafts, accepted):
+        for _ in range(count):
+            self._step(drafts, accepted)
+
+    def _step(self, drafts, accepted):
+        out = self.scheduler.schedule()
+        self.rows.take(out, self.scheduler)
+        names = list(out.num_scheduled_tokens)
+        if not names:
+            return
+        sampled = [self._sampled(out, name, accepted) for name in names]
+        self.scheduler.update_from_output(out, engine.runner_output(names, sampled))
+        if most := min(drafts, self.setup.deployment.num_speculative_tokens):
+            left = [name for name in names if name in self.scheduler.requests]
+            self.scheduler.update_draft_token_ids(engine.draft_tokens(left, [[7] * most for _ in left]))
+
+    def _sampled(self, out, name, accepted):
+        """Sample once all known tokens are computed; of the drafts, the first few are accepted."""
+        request = self.scheduler.requests[name]
+        proposed = len(out.scheduled_spec_decode_tokens.get(name, ()))
+        if request.num_computed_tokens - proposed < request.num_tokens:
+            return []
+        return [7] * (1 + min(accepted, proposed))
 
 
 def machine_of(base, kind, release_name, tally):

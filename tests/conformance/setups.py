@@ -88,6 +88,8 @@ def setups(draw, kind, release_name, *, longest=48):
     )
     one_rank = companion and not kind.startswith("mamba") and kind not in _FULL
     one_rank = one_rank or (caching and kind in _ON_ONE_RANK_IF_CACHED) or kind == "circular-buffer"
+    if known.name == "vllm-0.28" and caching and not companion and kind in _CACHED:
+        one_rank = True  # its lookup for a lone Mamba group asserts that there is no dcp
     ranks = 1 if one_rank else draw(st.sampled_from([1, 1, 2, 4]), label="dcp")
     drafts = draw(st.sampled_from([0, 0, 1, 3]), label="drafts")
     interleave = draw(st.sampled_from([1, 1, 2]), label="interleave") if ranks > 1 else 1
@@ -112,7 +114,7 @@ def setups(draw, kind, release_name, *, longest=48):
     pool = 1 + needed + draw(st.sampled_from([2, 4, needed, 4 * needed]), label="room in the pool")
     return Setup(
         kind, release_name, deployment, specs, pool,
-        max_num_batched_tokens=max(64, deployment.max_num_encoder_input_tokens, drafts + 2),
+        max_num_batched_tokens=max(min(64, 4 * length), deployment.max_num_encoder_input_tokens),
         on_v2=draw(st.booleans(), label="scheduler for V2"),
     )  # fmt: skip
 
@@ -127,12 +129,17 @@ def _spec(draw, kind, known, deployment, size):
                 whole = math.lcm(size, deployment.decode_context_parallel_size)
                 values[parameter.name] = -(-deployment.max_model_len // whole) * whole
             case "num_speculative_blocks":
-                values[parameter.name] = draw(st.sampled_from([0, drafts]), label=parameter.name)
+                # One state per draft; none with ReplaySSM, which needs blocks longer than a step's drafts.
+                states = [drafts] if drafts >= size else [0, drafts]
+                values[parameter.name] = draw(st.sampled_from(states), label=parameter.name)
             case "blocks_per_kv_block" if known.rows_hold_kernel_blocks:
                 split = draw(st.sampled_from([1, 2]), label=parameter.name)
                 values[parameter.name] = split if size % split == 0 else 1
-            case "sliding_window" | "attention_chunk_size" | "rswa_window":
+            case "sliding_window" | "rswa_window":
                 values[parameter.name] = draw(st.integers(1, 24), label=parameter.name)
+            case "attention_chunk_size":
+                # Source: vLLM 0.33 `v1/attention/backends/utils.py`, asserted in each step.
+                values[parameter.name] = size * draw(st.integers(1, 4), label=parameter.name)
     return build_case(kind, {**values, "num_tokens": 1}).spec
 
 
