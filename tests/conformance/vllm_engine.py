@@ -189,6 +189,7 @@ def engine_config(setup):
             needs_eagle_block_drop=lambda: False,
             disable_eagle_block_drop=False,
             use_multi_module_mtp=lambda: False,
+            max_num_new_slots_for_drafting=0,
         )
         if drafts
         else None,
@@ -268,14 +269,14 @@ def scheduler(setup):
 class _NoStructure:
     """Stands for the structured-output manager of requests without a grammar."""
 
-    def validate_tokens(self, request, tokens):
+    def validate_tokens(self, _request, tokens):
         return tokens
 
-    def should_advance(self, request, *rest):
-        return False
+    def accept_tokens(self, *_given, **_named):
+        return True
 
-    def grammar_init(self, request):
-        raise UnknownLayout("a request without a grammar asks for one")
+    def should_advance(self, *_given, **_named):
+        return False
 
 
 # --- requests and steps ----------------------------------------------------------------------------
