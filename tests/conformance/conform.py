@@ -56,14 +56,23 @@ def _difference(kind, known, tally, examples):
         run_kind(kind, known, tally, examples)
     except Mismatch as mismatch:
         return str(mismatch)
-    except AssertionError as error:
-        # The engine's own assertion: a step of the machine that the engine holds impossible.
-        trace, at = error.__traceback__, None
-        while trace is not None:
-            at, trace = trace, trace.tb_next
-        place = f"{at.tb_frame.f_code.co_qualname}, line {at.tb_lineno}" if at else "?"
-        return f"vLLM {engine.version()}: an assertion of {place} fails: {str(error) or 'no message'}"
+    except (engine.UnknownLayout, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever the engine raises in a legal step is a difference
+        return f"vLLM {engine.version()}: {_place(error)} raises {type(error).__name__}: {_first_line(error)}"
     return None
+
+
+def _place(error):
+    """Where an error was raised."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_qualname}, line {trace.tb_lineno},"
+
+
+def _first_line(error):
+    return str(error).split("\n")[0] or "no message"
 
 
 HEADER = ("spec type", "steps", "largest list", "bound", "gap", "bound reached", "V1 rows", "V1 slots")
@@ -100,7 +109,7 @@ def run(known, kinds, examples):
         lines.append(row_of(kind, record))
         if not record.reached:
             failures.append(f"{kind}: no setup of {record.setups} reached its bound, so nothing is shown")
-    print("\n".join(table_of(lines)))
+    print("\n".join(table_of(lines)), flush=True)
     _print_notes(tally, kinds)
     for failure in failures:
         print(f"DIFFERS  {failure}")
@@ -137,7 +146,7 @@ def main(given=None):
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--spec", action="append", help="this spec type alone; can be repeated")
-    parser.add_argument("--examples", type=int, default=30, help="runs of each machine (default %(default)s)")
+    parser.add_argument("--examples", type=int, default=20, help="runs of each machine (default %(default)s)")
     parser.add_argument("--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed")
     asked = parser.parse_args(given)
     logging.disable(logging.WARNING)

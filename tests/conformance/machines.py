@@ -237,15 +237,24 @@ class SchedulerMachine(_Machine):
         names = list(out.num_scheduled_tokens)
         if not names:
             return
+        self._give_up_outgrown(names)
         sampled = [self._sampled(out, name, accepted) for name in names]
         self.scheduler.update_from_output(out, engine.runner_output(names, sampled))
         if most := min(drafts, self.setup.deployment.num_speculative_tokens):
             left = [name for name in names if name in self.scheduler.requests]
             self.scheduler.update_draft_token_ids(engine.draft_tokens(left, [[7] * most for _ in left]))
 
+    def _give_up_outgrown(self, names):
+        """End sessions whose step went past the context: the engine itself goes wrong with them later on."""
+        for name in self.watch.sessions.intersection(names):
+            if self.scheduler.requests[name].num_computed_tokens > self.limit:
+                self.scheduler.finish_requests(name, engine.aborted())
+
     def _sampled(self, out, name, accepted):
         """Sample once all known tokens are computed; of the drafts, the first few are accepted."""
-        request = self.scheduler.requests[name]
+        request = self.scheduler.requests.get(name)
+        if request is None:
+            return []
         proposed = len(out.scheduled_spec_decode_tokens.get(name, ()))
         if request.num_computed_tokens - proposed < request.num_tokens:
             return []

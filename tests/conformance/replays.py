@@ -34,7 +34,7 @@ def session_outgrows_its_row():
     widths = {
         runner.value: row_width(deployment, specs[1], runner=runner, release=setup.release) for runner in Runner
     }
-    for session, scheduler, _ in _play(setup, [100, 100]):
+    for session, scheduler, _ in _play(setup, [111, 40]):
         held = len(engine.lists_of(scheduler.kv_cache_manager, session.request_id)[1])
         if held > min(widths.values()):
             rows = " and ".join(f"{runner}'s row of {width}" for runner, width in widths.items())

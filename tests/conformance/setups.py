@@ -91,7 +91,10 @@ def setups(draw, kind, release_name, *, longest=48):
     if known.name == "vllm-0.28" and caching and not companion and kind in _CACHED:
         one_rank = True  # its lookup for a lone Mamba group asserts that there is no dcp
     ranks = 1 if one_rank else draw(st.sampled_from([1, 1, 2, 4]), label="dcp")
+    size = draw(st.sampled_from([2, 4, 8, 16]), label="block_size")
     drafts = draw(st.sampled_from([0, 0, 1, 3]), label="drafts")
+    if kind.endswith("mamba-align"):
+        drafts = min(drafts, size - 1)  # no step passes over a whole block, as with the engine's own sizes
     interleave = draw(st.sampled_from([1, 1, 2]), label="interleave") if ranks > 1 else 1
     length = draw(st.integers(4, longest), label="max_model_len")
     deployment = Deployment(
@@ -104,7 +107,6 @@ def setups(draw, kind, release_name, *, longest=48):
         enable_prefix_caching=caching,
         max_num_encoder_input_tokens=draw(st.integers(1, 64)) if kind == "cross-attention" else 0,
     )
-    size = draw(st.sampled_from([2, 4, 8, 16]), label="block_size")
     spec = _spec(draw, kind, known, deployment, size)
     specs = (spec,)
     if companion:
@@ -129,9 +131,8 @@ def _spec(draw, kind, known, deployment, size):
                 whole = math.lcm(size, deployment.decode_context_parallel_size)
                 values[parameter.name] = -(-deployment.max_model_len // whole) * whole
             case "num_speculative_blocks":
-                # One state per draft; none with ReplaySSM, which needs blocks longer than a step's drafts.
-                states = [drafts] if drafts >= size else [0, drafts]
-                values[parameter.name] = draw(st.sampled_from(states), label=parameter.name)
+                # One state per draft; none with ReplaySSM.
+                values[parameter.name] = draw(st.sampled_from([0, drafts]), label=parameter.name)
             case "blocks_per_kv_block" if known.rows_hold_kernel_blocks:
                 split = draw(st.sampled_from([1, 2]), label=parameter.name)
                 values[parameter.name] = split if size % split == 0 else 1
