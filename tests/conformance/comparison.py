@@ -157,11 +157,10 @@ class Watch:
                 )  # fmt: skip
 
     def _note_largest(self, held, group):
-        record = self.record
-        if self.bounds[group] - held <= (self.bounds[group] if record.gap is None else record.gap):
-            if record.gap is None or self.bounds[group] - held < record.gap or held > record.largest:
-                record.gap = self.bounds[group] - held
-                record.largest, record.bound = held, self.bounds[group]
+        """Keep the list that came nearest to its bound, and of those the longest."""
+        record, gap = self.record, self.bounds[group] - held
+        if record.gap is None or (gap, -held) < (record.gap, -record.largest):
+            record.gap, record.largest, record.bound = gap, held, self.bounds[group]
         self.largest = max(self.largest, held)
 
     def close(self):

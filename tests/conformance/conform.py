@@ -1,8 +1,8 @@
 """Holds the installed vLLM against `invariants`: `python tests/conformance/conform.py`, in its environment.
 
 For each spec type that the release has, one machine drives KVCacheManager and one drives Scheduler and V1's
-tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: one differs,
-or a bound was not reached; 2: nothing could be run.
+tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so; 2: nothing
+could be run.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def table_of(lines):
     """Align columns; numbers to the right."""
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     for line in lines:
-        cells = [cell.ljust(w) if n == 0 else cell.rjust(w) for n, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if n == 0 else cell.rjust(w)
+            for n, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
         yield "  ".join(cells).rstrip()
 
 
@@ -147,7 +150,9 @@ def main(given=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--spec", action="append", help="this spec type alone; can be repeated")
     parser.add_argument("--examples", type=int, default=20, help="runs of each machine (default %(default)s)")
-    parser.add_argument("--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed")
+    parser.add_argument(
+        "--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed"
+    )
     asked = parser.parse_args(given)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")

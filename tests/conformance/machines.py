@@ -53,7 +53,7 @@ class _Machine(RuleBasedStateMachine):
 
 
 class ManagerMachine(_Machine):
-    """Admits, chunks, decodes, drafts, preempts, resumes and frees as a scheduler does, on the manager alone."""
+    """Admits, chunks, decodes, drafts, preempts, resumes and frees, on the manager alone."""
 
     def __init__(self):
         super().__init__()
@@ -110,7 +110,10 @@ class ManagerMachine(_Machine):
         assume(len(self.running) + len(self.waiting) < self.setup.max_num_seqs)
         self.manager.new_step_starts()
         request = engine.request(
-            self.new_name(), _tokens(family, min(length, self.setup.deployment.max_model_len - 1)), self.hash_block, max_tokens=1000
+            self.new_name(),
+            _tokens(family, min(length, self.setup.deployment.max_model_len - 1)),
+            self.hash_block,
+            max_tokens=1000,
         )
         request.encoder_tokens = encoder
         self._start(request, wish)
@@ -122,7 +125,9 @@ class ManagerMachine(_Machine):
         self._start(self.waiting.pop(0), wish)
 
     @precondition(lambda self: self.running)
-    @rule(index=st.integers(0, 3), wish=st.integers(1, 64), drafts=st.integers(0, 3), accepted=st.integers(0, 3))
+    @rule(
+        index=st.integers(0, 3), wish=st.integers(1, 64), drafts=st.integers(0, 3), accepted=st.integers(0, 3)
+    )
     def goes_on(self, index, wish, drafts, accepted):
         self.manager.new_step_starts()
         self._step(self.running[index % len(self.running)], wish, drafts, accepted)
@@ -266,4 +271,6 @@ class SchedulerMachine(_Machine):
 
 def machine_of(base, kind, release_name, tally):
     """Return the machine for one spec type of one release, which notes in the tally."""
-    return type(f"{base.__name__}_{kind}", (base,), {"kind": kind, "release_name": release_name, "tally": tally})
+    return type(
+        f"{base.__name__}_{kind}", (base,), {"kind": kind, "release_name": release_name, "tally": tally}
+    )

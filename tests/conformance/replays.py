@@ -32,20 +32,25 @@ def session_outgrows_its_row():
     specs = (FullAttentionSpec(block_size=16), MambaAlignSpec(block_size=16))
     setup = Setup("mamba-align", engine.release_name(), deployment, specs, 64, max_num_batched_tokens=256)
     widths = {
-        runner.value: row_width(deployment, specs[1], runner=runner, release=setup.release) for runner in Runner
+        runner.value: row_width(deployment, specs[1], runner=runner, release=setup.release)
+        for runner in Runner
     }
     for session, scheduler, _ in _play(setup, [111, 40]):
         held = len(engine.lists_of(scheduler.kv_cache_manager, session.request_id)[1])
         if held > min(widths.values()):
             rows = " and ".join(f"{runner}'s row of {width}" for runner, width in widths.items())
-            return f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries, for {rows}"
+            return (
+                f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries, for {rows}"
+            )
     return None
 
 
 def accepted_drafts_outlive_the_chunk():
     """Finding 2: drafts accepted past a chunk's max_tokens count as computed tokens of the next chunk."""
     deployment = Deployment(max_model_len=64, num_speculative_tokens=3, enable_prefix_caching=False)
-    setup = Setup("full-attention", engine.release_name(), deployment, (FullAttentionSpec(block_size=16),), 20)
+    setup = Setup(
+        "full-attention", engine.release_name(), deployment, (FullAttentionSpec(block_size=16),), 20
+    )
     before = None
     try:
         for session, _, _ in _play(setup, [3, 1], drafts=3):

@@ -7,12 +7,11 @@ that it serves together. A setup that the engine refuses all the same is counted
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from invariants import (
-    AttentionSpec,
     Deployment,
     FullAttentionSpec,
     MambaAllSpec,
@@ -27,7 +26,13 @@ from invariants import (
 
 _CACHED = {"mamba-align", "mamba-all", "uniform-mamba-align", "uniform-mamba-all"}
 _UNCACHED = {"mamba-none", "uniform-mamba-none", "cross-attention"}
-_ON_ONE_RANK_IF_CACHED = {"sliding-window", "sliding-window-mla", "chunked-local", "mamba-all", "uniform-mamba-all"}
+_ON_ONE_RANK_IF_CACHED = {
+    "sliding-window",
+    "sliding-window-mla",
+    "chunked-local",
+    "mamba-all",
+    "uniform-mamba-all",
+}
 _NEVER_ALONE = {"cross-attention", "circular-buffer"}
 _FULL = {"full-attention", "mla", "hidden-state", "rswa", "uniform-full-attention"}
 
@@ -58,9 +63,10 @@ class Setup:
         """Say the setup in the engine's own option names."""
         deployment = self.deployment
         shown = [f"max_model_len {deployment.max_model_len}"]
-        for name in ("decode_context_parallel_size", "num_lookahead_tokens", "num_speculative_tokens"):
-            if value := getattr(deployment, name):
-                shown.append(f"{name} {value}")
+        if deployment.decode_context_parallel_size > 1:
+            shown.append(f"decode_context_parallel_size {deployment.decode_context_parallel_size}")
+        drafting = ("num_lookahead_tokens", "num_speculative_tokens")
+        shown.extend(f"{name} {getattr(deployment, name)}" for name in drafting if getattr(deployment, name))
         shown.append(f"prefix caching {'on' if deployment.enable_prefix_caching else 'off'}")
         shown.append(f"groups {', '.join(map(_named, self.specs))}")
         return ", ".join(shown)
@@ -102,7 +108,9 @@ def setups(draw, kind, release_name, *, longest=48):
         decode_context_parallel_size=ranks,
         cp_kv_cache_interleave_size=interleave,
         num_speculative_tokens=drafts,
-        num_lookahead_tokens=draw(st.sampled_from([0, drafts, drafts + 1]), label="lookahead") if drafts else 0,
+        num_lookahead_tokens=draw(st.sampled_from([0, drafts, drafts + 1]), label="lookahead")
+        if drafts
+        else 0,
         num_sampled_tokens=1,
         enable_prefix_caching=caching,
         max_num_encoder_input_tokens=draw(st.integers(1, 64)) if kind == "cross-attention" else 0,
@@ -142,13 +150,3 @@ def _spec(draw, kind, known, deployment, size):
                 # Source: vLLM 0.33 `v1/attention/backends/utils.py`, asserted in each step.
                 values[parameter.name] = size * draw(st.integers(1, 4), label=parameter.name)
     return build_case(kind, {**values, "num_tokens": 1}).spec
-
-
-def alone(setup, **changes):
-    """Return a setup with another deployment."""
-    return replace(setup, deployment=replace(setup.deployment, **changes))
-
-
-def is_attention(spec):
-    """Return whether a group's rows are indexed by token position, wrapper or not."""
-    return isinstance(_layer(spec), AttentionSpec)

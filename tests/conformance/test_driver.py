@@ -48,7 +48,9 @@ def watched(monkeypatch):
         setup = Setup("full-attention", "vllm-0.33", Deployment(max_model_len=64), specs, 64)
         manager, tally = FakeManager(nulled), Tally()
         watch = Watch(setup, manager, tally)
-        manager.allocate_slots(SimpleNamespace(request_id="r", num_computed_tokens=computed), tokens - computed)
+        manager.allocate_slots(
+            SimpleNamespace(request_id="r", num_computed_tokens=computed), tokens - computed
+        )
         watch.close()
         return tally.record("full-attention")
 

@@ -387,9 +387,7 @@ def v1_tables(setup, *, rank=0):
             max_num_blocks=[spec.max_num_blocks_per_req(vllm_config, length) for spec in specs],
             cp_kv_cache_interleave_size=setup.deployment.cp_kv_cache_interleave_size,
             slot_mapping_modes=[
-                SlotMappingMode.NONE
-                if isinstance(_layer(s), MambaSpec)
-                else SlotMappingMode.TOKEN_TO_KV_SLOT
+                SlotMappingMode.NONE if isinstance(_layer(s), MambaSpec) else SlotMappingMode.TOKEN_TO_KV_SLOT
                 for s in setup.specs
             ],
             **({"kernel_block_sizes": kernel_blocks} if takes_kernel_blocks else {}),

@@ -36,8 +36,8 @@ class WorkerRows:
             got = self.tables[group].max_num_blocks_per_req
             if got != wanted:
                 raise Mismatch(
-                    f"vLLM {engine.version()}: V1's MultiGroupBlockTable makes rows of {got} entries for group "
-                    f"{group}, where invariants.row_width says {wanted}: {self.setup.sizes()}"
+                    f"vLLM {engine.version()}: V1's MultiGroupBlockTable makes rows of {got} entries for "
+                    f"group {group}, where invariants.row_width says {wanted}: {self.setup.sizes()}"
                 )
 
     def take(self, out, scheduler):
@@ -111,12 +111,16 @@ class WorkerRows:
         told = [block * split + part for block in self.known[name][group] for part in range(split)]
         got = table.get_numpy_array()[row, :count].tolist()
         if count != len(listed) * split:
-            self._fail(group, f"counts {count} entries", f"the scheduler lists {len(listed)} blocks of {split}")
+            self._fail(
+                group, f"counts {count} entries", f"the scheduler lists {len(listed)} blocks of {split}"
+            )
         if got != told:
             self._fail(group, f"row is {got}", f"it was told {told}")
         for place, (block, is_null) in enumerate(listed):
             if not is_null and got[place * split] != block * split:
-                self._fail(group, f"entry {place * split} is {got[place * split]}", f"the list has block {block}")
+                self._fail(
+                    group, f"entry {place * split} is {got[place * split]}", f"the list has block {block}"
+                )
 
     def _compare_slots(self, out, starts):
         names = self.batch
@@ -143,12 +147,16 @@ class WorkerRows:
             self.record.slots += len(slots)
 
     def _slot(self, group, row, position, rank):
-        """Say where a position lies by `invariants`: its column, the block there, its offset in it; -1 elsewhere."""
+        """Say where a position lies by `invariants`: block of its column, and offset; -1 on other ranks."""
         spec, deployment = layer(self.held[group]), self.setup.deployment
         if spec.owner(deployment, position) != rank:
             return -1
         at = column(
-            deployment, self.setup.specs[group], Access(position=position), runner=Runner.V1, release=self.release
+            deployment,
+            self.setup.specs[group],
+            Access(position=position),
+            runner=Runner.V1,
+            release=self.release,
         )
         _, offset = spec.place_on_rank(deployment, position)
         block = int(self.tables[group].get_numpy_array()[row, at])
