@@ -1,8 +1,8 @@
 """Holds the installed vLLM against `invariants`: `python tests/conformance/conform.py`, in its environment.
 
 For each spec type that the release has, one machine drives KVCacheManager and one drives Scheduler and V1's
-tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so; 2: nothing
-could be run.
+tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so;
+2: nothing could be run.
 """
 
 from __future__ import annotations

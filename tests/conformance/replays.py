@@ -38,7 +38,7 @@ def session_outgrows_its_row():
     for session, scheduler, _ in _play(setup, [111, 40]):
         held = len(engine.lists_of(scheduler.kv_cache_manager, session.request_id)[1])
         if held > min(widths.values()):
-            rows = " and ".join(f"{runner}'s row of {width}" for runner, width in widths.items())
+            rows = " and ".join(f"{runner}'s row has {width}" for runner, width in widths.items())
             return (
                 f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries, for {rows}"
             )
@@ -56,7 +56,7 @@ def accepted_drafts_outlive_the_chunk():
         for session, _, _ in _play(setup, [3, 1], drafts=3):
             before = session.num_tokens, session.num_computed_tokens
     except AssertionError:
-        return "a chunk of 1 token after drafts accepted past max_tokens fails an assertion of Scheduler.schedule"
+        return "after drafts accepted past max_tokens, a chunk of 1 token fails an assertion of the scheduler"
     return None if before else "the session was never scheduled"
 
 
