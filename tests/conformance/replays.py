@@ -40,7 +40,7 @@ def session_outgrows_its_row():
         if held > min(widths.values()):
             rows = " and ".join(f"{runner}'s row has {width}" for runner, width in widths.items())
             return (
-                f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries, for {rows}"
+                f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries; {rows}"
             )
     return None
 
