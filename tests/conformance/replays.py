@@ -39,9 +39,7 @@ def session_outgrows_its_row():
         held = len(engine.lists_of(scheduler.kv_cache_manager, session.request_id)[1])
         if held > min(widths.values()):
             rows = " and ".join(f"{runner}'s row has {width}" for runner, width in widths.items())
-            return (
-                f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries; {rows}"
-            )
+            return f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries; {rows}"
     return None
 
 
