@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help check prove test lint mutants mutmut poc clean
+.PHONY: help check prove test lint mutants mutmut conformance poc clean
 
 help:
 	@echo "make check   prove every claim (sets up $(VENV) on the first run)"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make mutants break each formula by one edit and see that a claim notices"
 	@echo "make mutmut  break the source of invariants and see that a test notices; takes half an hour"
+	@echo "make conformance  hold released vLLMs against the formulas, on a CPU (RELEASES=0.32.0 for one)"
 	@echo "make poc     the reference case, unguarded and guarded"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -41,6 +42,9 @@ mutmut: $(VENV)/.mutation
 	$(BIN)/mutmut run
 	$(BIN)/python tests/invariants/survivors.py
 
+conformance:
+	$(PYTHON) tests/conformance/engines.py $(RELEASES)
+
 poc: $(VENV)/.test
 	$(BIN)/python -m guard.poc --unguarded
 	$(BIN)/python -m guard.poc
@@ -65,4 +69,4 @@ $(VENV)/.mutation: $(VENV)/.test
 	@touch $@
 
 clean:
-	rm -rf $(VENV) mutants build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .engines mutants build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

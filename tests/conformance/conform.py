@@ -1,0 +1,176 @@
+"""Holds the installed vLLM against `invariants`: `python tests/conformance/conform.py`, in its environment.
+
+For each spec type that the release has, one machine drives KVCacheManager and one drives Scheduler and V1's
+tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so;
+2: nothing could be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import machines
+import replays
+import vllm_engine as engine
+from comparison import Mismatch, Tally
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from invariants import SPEC_KINDS, release
+
+MACHINES = (machines.ManagerMachine, machines.SchedulerMachine)
+MANAGER_ALONE = {"cross-attention": "its requests need an encoder's inputs, so Scheduler is not driven"}
+
+
+def kinds_of(known):
+    """The spec types of a release, in the order of `invariants`."""
+    return [kind for kind in SPEC_KINDS if kind not in known.absent]
+
+
+def run_kind(kind, known, tally, examples):
+    """Drive both machines of one type; the first difference is raised, shrunk to the smallest one found."""
+    for base in MACHINES:
+        if kind in MANAGER_ALONE and base is machines.SchedulerMachine:
+            continue
+        run_state_machine_as_test(
+            machines.machine_of(base, kind, known.name, tally),
+            settings=settings(
+                max_examples=examples, stateful_step_count=25, deadline=None, derandomize=True,
+                database=None, report_multiple_bugs=False, print_blob=False,
+                phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+            ),
+        )  # fmt: skip
+
+
+def _difference(kind, known, tally, examples):
+    """Return what differs for a type in one line, or None."""
+    try:
+        run_kind(kind, known, tally, examples)
+    except Mismatch as mismatch:
+        return str(mismatch)
+    except (engine.UnknownLayout, KeyboardInterrupt):
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever the engine raises in a legal step is a difference
+        return f"vLLM {engine.version()}: {_place(error)} raises {type(error).__name__}: {_first_line(error)}"
+    return None
+
+
+def _place(error):
+    """Where an error was raised."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_qualname}, line {trace.tb_lineno},"
+
+
+def _first_line(error):
+    return str(error).split("\n")[0] or "no message"
+
+
+HEADER = ("spec type", "steps", "largest list", "bound", "gap", "bound reached", "V1 rows", "V1 slots")
+
+
+def row_of(kind, record):
+    """One line of the table."""
+    rows = f"{record.rows:,} equal" if record.rows else "-"
+    slots = f"{record.slots:,} equal" if record.slots else "-"
+    return (
+        kind, f"{record.steps:,}", str(record.largest), str(record.bound), str(record.gap),
+        f"{record.reached} of {record.setups}", rows, slots,
+    )  # fmt: skip
+
+
+def table_of(lines):
+    """Align columns; numbers to the right."""
+    widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
+    for line in lines:
+        cells = [
+            cell.ljust(w) if n == 0 else cell.rjust(w)
+            for n, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def run(known, kinds, examples):
+    """Drive every type and print what was seen; return whether all of it conforms."""
+    tally, failures, lines = Tally(), [], [HEADER]
+    for kind in kinds:
+        if kind in engine.NOT_DRIVEN:
+            continue
+        if line := _difference(kind, known, tally, examples):
+            failures.append(f"{kind}: {line}")
+            continue
+        record = tally.record(kind)
+        lines.append(row_of(kind, record))
+        if not record.reached:
+            failures.append(f"{kind}: no setup of {record.setups} reached its bound, so nothing is shown")
+    print("\n".join(table_of(lines)), flush=True)
+    _print_notes(tally, kinds)
+    for failure in failures:
+        print(f"DIFFERS  {failure}")
+    return not failures
+
+
+def _print_notes(tally, kinds):
+    for kind in kinds:
+        if kind in engine.NOT_DRIVEN:
+            print(f"not driven  {kind}: {engine.NOT_DRIVEN[kind]}")
+        if kind in MANAGER_ALONE:
+            print(f"no rows     {kind}: {MANAGER_ALONE[kind]}")
+    for kind, record in tally.of.items():
+        for reason, count in record.refused.items():
+            print(f"refused     {kind}: {count} setups by the engine itself: {reason}")
+    sessions = [(kind, record) for kind, record in tally.of.items() if record.beyond]
+    for kind, record in sessions[:1]:
+        more = f"; {len(sessions) - 1} more types likewise" if sessions[1:] else ""
+        print(f"session     {kind}: {record.beyond_first} (FINDINGS.md, finding 1){more}")
+
+
+def _broken(name):
+    """Return the edit of a formula by that name, from those of `python -m proofs.mutants`."""
+    from proofs.mutated import MUTANTS
+
+    for mutant in MUTANTS:
+        if mutant.name == name:
+            return mutant
+    names = "\n  ".join(mutant.name for mutant in MUTANTS if "entries" in mutant.name)
+    raise SystemExit(f"no edit is named {name!r}; of the lists there are\n  {names}")
+
+
+def main(given=None):
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--spec", action="append", help="this spec type alone; can be repeated")
+    parser.add_argument("--examples", type=int, default=20, help="runs of each machine (default %(default)s)")
+    parser.add_argument(
+        "--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed"
+    )
+    asked = parser.parse_args(given)
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    started = time.monotonic()
+    try:
+        known = release(engine.release_name())
+        kinds = asked.spec or kinds_of(known)
+        print(f"vLLM {engine.version()} against invariants' {known.name}")
+        with _broken(asked.edit).applied() if asked.edit else contextlib.nullcontext():
+            conforms = run(known, kinds, asked.examples)
+        if not asked.edit and not asked.spec:
+            conforms = replays.run() and conforms
+    except (engine.UnknownLayout, ModuleNotFoundError) as error:
+        print(f"conformance was not run: {error}", file=sys.stderr)
+        return 2
+    print(f"{'conforms' if conforms else 'DOES NOT CONFORM'}; {time.monotonic() - started:.0f} s")
+    return 0 if conforms else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

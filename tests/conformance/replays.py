@@ -1,0 +1,80 @@
+"""Replays each entry of FINDINGS.md on the installed vLLM's own Scheduler, and checks that it is still so."""
+
+from __future__ import annotations
+
+import vllm_engine as engine
+from setups import Setup
+
+from invariants import Deployment, FullAttentionSpec, MambaAlignSpec, Runner, row_width
+
+
+def _play(setup, chunks, *, drafts=0):
+    """Feed a session its chunks one after the other; yield the session and the step's tokens after each."""
+    scheduler, hash_block = engine.scheduler(setup)
+    for chunk in chunks:
+        scheduler.add_request(
+            engine.request("session", range(chunk), hash_block, max_tokens=2, resumable=True)
+        )
+        while (out := scheduler.schedule()).num_scheduled_tokens:
+            session = scheduler.requests["session"]
+            yield session, scheduler, out.num_scheduled_tokens["session"]
+            proposed = len(out.scheduled_spec_decode_tokens.get("session", ()))
+            known = session.num_computed_tokens - proposed >= session.num_tokens
+            sampled = [7] * (1 + proposed) if known else []
+            scheduler.update_from_output(out, engine.runner_output(["session"], [sampled]))
+            if drafts:
+                scheduler.update_draft_token_ids(engine.draft_tokens(["session"], [[7] * drafts]))
+
+
+def session_outgrows_its_row():
+    """Finding 1: a session's list of recurrent states passes the row of both runners."""
+    deployment = Deployment(max_model_len=128)
+    specs = (FullAttentionSpec(block_size=16), MambaAlignSpec(block_size=16))
+    setup = Setup("mamba-align", engine.release_name(), deployment, specs, 64, max_num_batched_tokens=256)
+    widths = {
+        runner.value: row_width(deployment, specs[1], runner=runner, release=setup.release)
+        for runner in Runner
+    }
+    for session, scheduler, _ in _play(setup, [111, 40]):
+        held = len(engine.lists_of(scheduler.kv_cache_manager, session.request_id)[1])
+        if held > min(widths.values()):
+            rows = " and ".join(f"{runner}'s row has {width}" for runner, width in widths.items())
+            return f"at {session.num_tokens} tokens of max_model_len 128 the list has {held} entries; {rows}"
+    return None
+
+
+def accepted_drafts_outlive_the_chunk():
+    """Finding 2: drafts accepted past a chunk's max_tokens count as computed tokens of the next chunk."""
+    deployment = Deployment(max_model_len=64, num_speculative_tokens=3, enable_prefix_caching=False)
+    setup = Setup(
+        "full-attention", engine.release_name(), deployment, (FullAttentionSpec(block_size=16),), 20
+    )
+    before = None
+    try:
+        for session, _, _ in _play(setup, [3, 1], drafts=3):
+            before = session.num_tokens, session.num_computed_tokens
+    except AssertionError:
+        return "after drafts accepted past max_tokens, a chunk of 1 token fails an assertion of the scheduler"
+    return None if before else "the session was never scheduled"
+
+
+REPLAYS = {
+    "finding 1": (session_outgrows_its_row, {"0.28", "0.32", "0.33"}),
+    "finding 2": (accepted_drafts_outlive_the_chunk, {"0.28", "0.32"}),
+}
+"""Each finding, how to see it, and the releases that have it."""
+
+
+def run():
+    """Replay all; return whether each is there exactly in the releases that FINDINGS.md names."""
+    version = ".".join(engine.version().split(".")[:2])
+    as_said = True
+    for name, (replay, releases) in REPLAYS.items():
+        seen = replay()
+        expected = version in releases
+        if bool(seen) == expected:
+            print(f"{name}   {seen or 'not in this release, as FINDINGS.md says'}")
+        else:
+            as_said = False
+            print(f"DIFFERS  {name}: {seen or 'no longer seen'}; FINDINGS.md says otherwise of {version}")
+    return as_said
