@@ -1,0 +1,107 @@
+"""Run by the engine's own Python: serve a tiny, randomly initialised model and print what came of it.
+
+Usage: serve.py SCENARIO MODEL_DIRECTORY. The last line of the output is RESULT and one JSON object.
+"""
+
+import asyncio
+import json
+import os
+import sys
+
+MAX_MODEL_LEN = 128
+BLOCK_SIZE = 32
+"""The smallest block that vLLM's attention on a CPU takes; a row has 4 entries."""
+OPTIONS = {
+    "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    "max_model_len": MAX_MODEL_LEN,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": True,
+    "block_size": BLOCK_SIZE,
+    "num_gpu_blocks_override": 12,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "seed": 0,
+    "disable_log_stats": False,
+}
+"""11 usable blocks for four requests that grow to four each: requests are preempted and resumed."""
+
+
+def prompt(number):
+    """Return a prompt of 60 to 67 tokens; all start with the same block, which the prefix cache keeps."""
+    shared = [3 + 11 * position % 500 for position in range(BLOCK_SIZE)]
+    return shared + [3 + (7 * number + position) % 500 for position in range(28 + number)]
+
+
+def batch(model):
+    """Serve eight requests of up to 128 tokens each, four at a time."""
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(model=model, **OPTIONS)
+    parameters = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True, detokenize=False, logprobs=1)
+    prompts = [{"prompt_token_ids": prompt(number)} for number in range(8)]
+    answers = engine.generate(prompts, parameters, use_tqdm=False)
+    guarded = []
+    if os.environ.get("ROWBOUND_MODE") != "off":
+        (guarded,) = engine.collective_rpc("rowbound_snapshot")
+    preempted = sum(m.value for m in engine.get_metrics() if m.name == "vllm:num_preemptions")
+    return {
+        "tokens": [list(answer.outputs[0].token_ids) for answer in answers],
+        "logprobs": [answer.outputs[0].cumulative_logprob for answer in answers],
+        "cached": sum(answer.num_cached_tokens for answer in answers),
+        "preempted": preempted,
+        "guarded": guarded,
+        "guarded_here": len(__import__("guard.vllm").vllm.snapshot()),
+    }
+
+
+def session(model):
+    """Keep a session going by chunks, until prompt and chunks together exceed max_model_len."""
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.engine.protocol import StreamingInput
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **OPTIONS))
+    parameters = SamplingParams(
+        max_tokens=1,
+        temperature=0,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    answered = []
+
+    async def chunks():
+        for length in (100, 40):
+            before = len(answered)
+            yield StreamingInput(prompt={"prompt_token_ids": list(range(3, 3 + length))})
+            for _ in range(200):
+                if len(answered) > before:
+                    break
+                await asyncio.sleep(0.05)
+
+    async def talk():
+        async for answer in engine.generate(chunks(), parameters, request_id="talk"):
+            answered.append(len(answer.outputs[0].token_ids))
+
+    try:
+        asyncio.run(asyncio.wait_for(talk(), 60))
+    except Exception as error:
+        return {"answered": answered, "error": type(error).__name__}
+    finally:
+        engine.shutdown()
+    return {"answered": answered, "error": None}
+
+
+def main():
+    """Run the scenario and print its result."""
+    scenario = {"batch": batch, "session": session}[sys.argv[1]]
+    print("RESULT", json.dumps(scenario(sys.argv[2])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
