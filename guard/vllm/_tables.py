@@ -108,7 +108,9 @@ def guard_tables(tables: Any, watch: Watch, name_of: Callable[[int], object] | N
 
 def release_tables(tables: Any) -> bool:
     """Take the refusal away again; return whether there was one."""
-    guarded = [name for name, value in vars(tables).items() if getattr(value, "rowbound", False)]
+    guarded = [
+        name for name, value in getattr(tables, "__dict__", {}).items() if getattr(value, "rowbound", False)
+    ]
     for name in guarded:
         delattr(tables, name)
     return bool(guarded)
@@ -282,7 +284,7 @@ def _overflow(
     if name is None:
         return violation
     return BlockTableViolation(
-        f"{violation} The row is request {name!r}'s.",
+        f"{violation} The row belongs to request {name!r}.",
         kind=violation.kind,
         request=name,
         group=group,
