@@ -54,7 +54,17 @@ def batch(model):
         "preempted": preempted,
         "guarded": guarded,
         "guarded_here": len(__import__("guard.vllm").vllm.snapshot()),
+        "page": metrics_page() if "PROMETHEUS_MULTIPROC_DIR" in os.environ else [],
     }
+
+
+def metrics_page():
+    """Return rowbound's lines of what the engine's server shows as its metrics page."""
+    from prometheus_client import generate_latest
+    from vllm.v1.metrics.prometheus import get_prometheus_registry
+
+    page = generate_latest(get_prometheus_registry()).decode()
+    return [line for line in page.splitlines() if line.startswith("rowbound_")]
 
 
 def session(model):

@@ -4,10 +4,13 @@ The engine has an environment of its own, with rowbound installed there: ROWBOUN
 Python (`make serving` sets it). A start takes half a minute.
 """
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
@@ -41,9 +44,9 @@ TINY_LLAMA = {
 class Served:
     """What one run of serve.py printed."""
 
-    def __init__(self, done):
-        self.output = done.stdout + done.stderr
-        results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    def __init__(self, output):
+        self.output = output
+        results = [line for line in output.splitlines() if line.startswith("RESULT ")]
         self.result = json.loads(results[-1].removeprefix("RESULT ")) if results else None
 
 
@@ -51,12 +54,18 @@ class Served:
 def serve(tmp_path_factory):
     model = tmp_path_factory.mktemp("model")
     (model / "config.json").write_text(json.dumps(TINY_LLAMA))
+    metrics = tmp_path_factory.mktemp("metrics")
     known = {}
 
-    def run(scenario, mode="raise", fault=None, **environment):
-        key = (scenario, mode, fault, *sorted(environment.items()))
+    def run(scenario, mode="raise", fault=None):
+        environment = {}
+        if mode is None:
+            environment["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+        key = (scenario, mode, fault)
         if key not in known:
-            known[key] = _run(scenario, model, mode, _plugin(tmp_path_factory, fault), environment)
+            known[key] = _run(
+                ["serve.py", scenario, model], model, mode, _plugin(tmp_path_factory, fault), environment
+            )
         return known[key]
 
     return run
@@ -75,7 +84,7 @@ def _plugin(tmp_path_factory, fault):
     return {"PYTHONPATH": str(directory), "FAULT": fault}
 
 
-def _run(scenario, model, mode, plugin, environment):
+def _run(program, directory, mode, plugin, environment):
     settings = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
@@ -86,16 +95,24 @@ def _run(scenario, model, mode, plugin, environment):
         **plugin,
         **environment,
     }
-    done = subprocess.run(
-        [ENGINE_PYTHON, HERE / "serve.py", scenario, model],
-        env=settings,
-        cwd=model,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return Served(done)
+    # Files, not pipes: a worker that outlives a failed start would hold a pipe open.
+    output = directory / f"{uuid.uuid4()}.log"
+    with output.open("w") as written:
+        process = subprocess.Popen(
+            [ENGINE_PYTHON, HERE / program[0], *program[1:]],
+            env=settings,
+            cwd=directory,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout=600)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return Served(output.read_text())
 
 
 def test_the_engine_serves_the_same_with_the_guard_as_without(serve):
@@ -125,6 +142,14 @@ def test_the_guard_works_in_the_worker_without_any_setting(serve):
     assert (guarded["row_widths"], guarded["most_used"]) == ([4], [4])
     assert "rowbound: Model Runner V1 guarded, mode raise" in served.output
     assert "group 0 (full-attention): row of 4 entries, needs 4" in served.output
+
+
+def test_the_engines_metrics_page_has_the_guards_numbers(serve):
+    served = serve("batch", mode=None)
+    (guarded,) = served.result["guarded"]
+    assert f"rowbound_steps_total {guarded['steps']:.1f}" in served.result["page"]
+    assert f"rowbound_appends_total {guarded['appends']:.1f}" in served.result["page"]
+    assert [line for line in served.result["page"] if "row_share_max" in line and line.endswith(" 1.0")]
 
 
 def test_a_row_that_is_too_narrow_stops_the_start_up_by_group_and_token_count(serve):
@@ -178,3 +203,21 @@ def test_a_session_that_outgrows_max_model_len_is_refused_by_name(serve):
 def test_without_the_guard_the_session_reaches_the_worker(serve):
     served = serve("session", mode="off")
     assert "could not broadcast input array from shape (140,) into shape (128,)" in served.output
+
+
+@pytest.fixture(scope="module")
+def v2_tables(tmp_path_factory):
+    return _run(["v2_tables.py"], tmp_path_factory.mktemp("v2"), "raise", {}, {})
+
+
+def test_v2s_real_tables_stage_and_count_the_same_and_refuse_for_all_groups(v2_tables):
+    result = v2_tables.result
+    assert result is not None, v2_tables.output
+    assert result["same"]
+    assert "group 1 exceeds row capacity (4097 > 4096)" in result["refused"]
+    assert result["untouched"]
+    assert result["restored"]
+
+
+def test_a_guarded_append_costs_at_most_15_percent_more_than_the_engines_own(v2_tables):
+    assert max(v2_tables.result["ratios"].values()) <= 1.15, v2_tables.result["ratios"]
