@@ -31,7 +31,7 @@ _EPILOG = """\
 exit codes:
   0  an engine is installed and will be guarded
   1  it will not: the mode is off, the plugin is left out, or a layout is not known
-  2  wrong usage, or a setting that does not exist
+  2  wrong usage, a setting that does not exist, or nobody reads the output
   3  no engine is installed
 """
 
@@ -138,4 +138,11 @@ def _findings(version: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _USAGE
+    sys.exit(code)

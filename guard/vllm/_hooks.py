@@ -1,6 +1,7 @@
 """Changes to the engine's classes: made after an import, each probed first, each taken back exactly.
 
-Three methods are changed: the two that make a runner's tables, and a worker's constructor. A module that is
+Four methods are changed: the two that make a runner's tables, the one that takes a session's chunk, and a
+worker's constructor. A module that is
 not imported yet is changed right after its import, so that installing the guard imports nothing of the
 engine and costs a process that runs no worker nothing.
 """
@@ -18,6 +19,7 @@ from typing import Any
 from guard.errors import GuardUsageError
 from guard.settings import Mode, chosen_mode
 from guard.vllm import _config, _layout, _runner
+from guard.vllm._sessions import checking_chunks
 from guard.vllm._watch import Watch
 from invariants import Runner
 
@@ -101,6 +103,8 @@ def _change(key: str, module: ModuleType) -> None:
     if key == "worker":
         _set(owner, "__init__", _worker_constructor(vars(owner)["__init__"]))
         _set(owner, "rowbound_snapshot", lambda _worker: _runner.snapshot())
+    elif key == "sessions":
+        _set(owner, target.changed.name, checking_chunks(vars(owner)[target.changed.name]))
     else:
         _set(owner, target.changed.name, _table_maker(vars(owner)[target.changed.name], Runner(key)))
 

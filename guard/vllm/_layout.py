@@ -75,6 +75,10 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 ),
             ),
         ),
+        "sessions": Target(
+            "length of a session's chunks",
+            Method("vllm.v1.engine.async_llm", "AsyncLLM", "_add_request", ("request",)),
+        ),
         "worker": Target(
             "settings and counters of a worker",
             Method("vllm.v1.worker.worker_base", "WorkerBase", "__init__", ("vllm_config",)),
@@ -121,7 +125,7 @@ def _parameters_in_file(method: Method, package: Path) -> tuple[str, ...]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == method.owner:
             for item in node.body:
-                if isinstance(item, ast.FunctionDef) and item.name == method.name:
+                if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name == method.name:
                     arguments = [*item.args.posonlyargs, *item.args.args]
                     return tuple(argument.arg for argument in arguments)[1:]
     message = f"{method.owner} defines no function {method.name}"

@@ -1,11 +1,13 @@
 """The plugin in a process: what it changes, when, and that all of it can be taken back."""
 
+import asyncio
 import importlib
 import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,7 @@ pytest.importorskip("numpy")
 
 import vllm_stand_in as engine
 
-from guard import GuardUsageError
+from guard import BlockTableViolation, GuardUsageError
 from guard.vllm import install, snapshot, uninstall
 from guard.vllm._layout import TARGETS, problems_in_files
 
@@ -44,6 +46,15 @@ FILES = {
     "    def add_row(self, block_ids, row_idx): ...\n",
     "v1/worker/gpu/block_table": "class BlockTables:\n"
     "    def append_block_ids(self, req_index, new_block_ids, overwrite): ...\n",
+    "v1/engine/__init__": "",
+    "v1/engine/async_llm": "class AsyncLLM:\n"
+    "    def __init__(self, vllm_config, states):\n"
+    "        from types import SimpleNamespace\n"
+    "        self.vllm_config = vllm_config\n"
+    "        self.output_processor = SimpleNamespace(request_states=states)\n"
+    "        self.sent = []\n\n"
+    "    async def _add_request(self, request, prompt, parent_req, index, queue):\n"
+    "        self.sent.append(request)\n",
     "v1/worker/worker_base": "class WorkerBase:\n"
     "    def __init__(self, vllm_config, rank=0):\n"
     "        self.vllm_config = vllm_config\n",
@@ -109,7 +120,7 @@ def test_installing_twice_is_installing_once(package):
     install()
     assert methods() == once
     changed = [name for name in before if before[name] is not once[name]]
-    assert len(changed) == 3
+    assert len(changed) == 4
 
 
 def test_uninstalling_puts_back_every_method_every_instance_and_the_import_system(package):
@@ -152,6 +163,33 @@ def test_an_unknown_layout_is_left_alone_with_one_warning(package, caplog, chang
     assert "append_block_ids" not in vars(runner.block_tables)
     made(V1, "may_reinitialize_input_batch")
     assert [numbers["runner"] for numbers in snapshot()] == ["V1"], "the other runner is guarded all the same"
+
+
+def chunk(tokens, *, resumable=True, name="talk"):
+    return SimpleNamespace(
+        request_id=f"{name}-1", external_req_id=name, prompt_token_ids=[3] * tokens, resumable=resumable
+    )
+
+
+def send(states, request, **settings):
+    module = importlib.import_module("vllm.v1.engine.async_llm")
+    front = module.AsyncLLM(engine.vllm_config(**settings), states)
+    asyncio.run(front._add_request(request, None, None, 0, None))
+    return front.sent
+
+
+def test_a_sessions_chunks_are_added_up_before_one_is_sent(package):
+    install()
+    queued = SimpleNamespace(prompt_token_ids=[3] * 20)
+    states = {"talk-1": SimpleNamespace(prompt_token_ids=[3] * 100, input_chunk_queue=[queued, None])}
+    # max_model_len is 128; 100 tokens are there and 20 wait.
+    assert len(send(states, chunk(8))) == 1
+    with pytest.raises(BlockTableViolation, match="Request 'talk' has 129 tokens, but max_model_len is 128"):
+        send(states, chunk(9))
+    assert len(send(states, chunk(9), mode="off")) == 1
+    assert len(send(states, chunk(9), mode="count")) == 1
+    assert len(send({}, chunk(500))) == 1, "the engine itself checks a session's first chunk"
+    assert len(send(states, chunk(500, resumable=False))) == 1
 
 
 def test_strict_does_not_start_a_worker_whose_runner_is_not_known(package):

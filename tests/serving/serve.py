@@ -67,8 +67,18 @@ def metrics_page():
     return [line for line in page.splitlines() if line.startswith("rowbound_")]
 
 
-def session(model):
-    """Keep a session going by chunks, until prompt and chunks together exceed max_model_len."""
+def long_chunks(model):
+    """Send a session chunks that together exceed max_model_len, while another request is served."""
+    return session(model, lengths=(100, 40), max_tokens=1)
+
+
+def long_answers(model):
+    """Send a session chunks that exceed max_model_len only together with the answers in between."""
+    return session(model, lengths=(90, 30), max_tokens=20)
+
+
+def session(model, lengths, max_tokens):
+    """Keep a session going by chunks; afterwards, ask whether the engine still answers."""
     from vllm import SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.engine.protocol import StreamingInput
@@ -77,40 +87,47 @@ def session(model):
 
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model, **OPTIONS))
     parameters = SamplingParams(
-        max_tokens=1,
+        max_tokens=max_tokens,
         temperature=0,
         ignore_eos=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )
-    answered = []
+    answered = {"talk": 0, "after": 0}
 
     async def chunks():
-        for length in (100, 40):
-            before = len(answered)
+        for number, length in enumerate(lengths):
             yield StreamingInput(prompt={"prompt_token_ids": list(range(3, 3 + length))})
-            for _ in range(200):
-                if len(answered) > before:
+            for _ in range(400):
+                if answered["talk"] >= (number + 1) * max_tokens:
                     break
                 await asyncio.sleep(0.05)
 
-    async def talk():
-        async for answer in engine.generate(chunks(), parameters, request_id="talk"):
-            # One by one: `chunks` waits for the answer to its last.
-            answered.append(len(answer.outputs[0].token_ids))  # noqa: PERF401
+    async def ask(name, prompt):
+        async for answer in engine.generate(prompt, parameters, request_id=name):
+            answered[name] += len(answer.outputs[0].token_ids)
+
+    async def ended_with(name, prompt):
+        try:
+            await asyncio.wait_for(ask(name, prompt), 60)
+        except Exception as error:  # noqa: BLE001 - whatever it dies of is the result
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    async def both():
+        talk = await ended_with("talk", chunks())
+        after = await ended_with("after", {"prompt_token_ids": [5, 6, 7]})
+        return {"talk": talk, "after": after, "answered": answered}
 
     try:
-        asyncio.run(asyncio.wait_for(talk(), 60))
-    except Exception as error:  # noqa: BLE001 - whatever the engine dies of is the result
-        return {"answered": answered, "error": type(error).__name__}
+        return asyncio.run(both())
     finally:
         engine.shutdown()
-    return {"answered": answered, "error": None}
 
 
 def main():
     """Run the scenario and print its result."""
-    scenario = {"batch": batch, "session": session}[sys.argv[1]]
+    scenario = {"batch": batch, "long-chunks": long_chunks, "long-answers": long_answers}[sys.argv[1]]
     print("RESULT", json.dumps(scenario(sys.argv[2])), flush=True)  # noqa: T201 - the test reads it
 
 

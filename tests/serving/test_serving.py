@@ -192,17 +192,25 @@ def test_without_the_guard_blocks_appended_twice_die_elsewhere_or_corrupt(serve)
         assert served.result["logprobs"] != serve("batch", mode="off").result["logprobs"]
 
 
-def test_a_session_that_outgrows_max_model_len_is_refused_by_name(serve):
-    served = serve("session")
+def test_a_session_whose_chunks_outgrow_max_model_len_ends_alone(serve):
+    result = serve("long-chunks").result
     # 100 tokens, then 40 more.
-    assert "has 140 tokens" in served.output
+    assert "BlockTableViolation: Request 'talk' has 140 tokens, but max_model_len is 128" in result["talk"]
+    assert (result["after"], result["answered"]) == (None, {"talk": 1, "after": 1})
+
+
+def test_a_session_that_its_answers_carry_beyond_max_model_len_is_refused_by_the_worker(serve):
+    served = serve("long-answers")
+    # 90 tokens, 19 of the 20 answered ones that stay, 30 more.
+    assert "has 139 tokens" in served.output
     assert "but max_model_len is 128 and the worker's row of tokens holds 128" in served.output
-    assert served.result["answered"][0] == 1
+    assert served.result["answered"] == {"talk": 20, "after": 0}
 
 
-def test_without_the_guard_the_session_reaches_the_worker(serve):
-    served = serve("session", mode="off")
+def test_without_the_guard_the_session_reaches_the_worker_and_ends_the_engine(serve):
+    served = serve("long-chunks", mode="off")
     assert "could not broadcast input array from shape (140,) into shape (128,)" in served.output
+    assert served.result["after"] is not None
 
 
 @pytest.fixture(scope="module")
