@@ -17,6 +17,7 @@ import torch
 
 from guard import BlockTables
 from guard.settings import Mode
+from guard.vllm import wrap
 from kernels.bench.peers import SHAPES, Shape, peer_tables
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def measure(peer: Any, name: str, device: torch.device) -> Iterator[Measurement]
         Disagreement: tables, counts, gathered rows or slots differ from the peer's.
     """
     for shape in SHAPES:
-        sides = [_Side(name, peer_tables(peer, shape, device)), *_guarded(shape, device)]
+        own = _Side(name, peer_tables(peer, shape, device))
+        wrapped = _Side(f"{name} wrapped", wrap(peer_tables(peer, shape, device)))
+        sides = [own, wrapped, *_guarded(shape, device)]
         _require_agreement(sides, shape, device)
         for operation, run, moved in _operations(shape, device):
             yield from _compare(name, shape, operation, sides, run, moved)
