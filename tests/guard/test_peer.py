@@ -1,4 +1,4 @@
-"""The guarded tables beside vLLM's own, and vLLM's own with the refusal added, where ROWBOUND_PEER has them."""
+"""The guarded tables and vLLM's own, with and without the refusal added, where ROWBOUND_PEER has them."""
 
 from __future__ import annotations
 
