@@ -19,6 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from guard._counts import Counts
     from guard._geometry import Geometry
     from guard._staging import StagedLog
 
@@ -36,12 +37,9 @@ class Append(Protocol):
 
 
 def make_append(
-    geometry: Geometry, log: StagedLog, counts: list[tuple[int, ...]], id_limit: int | None, unusual: Append
+    geometry: Geometry, log: StagedLog, counts: Counts, id_limit: int | None, unusual: Append
 ) -> Append:
-    """Compile the append for `geometry`; with `id_limit` None it checks nothing, as the engine's own.
-
-    `counts` holds per row a tuple with the entries in use of each group. It is replaced, never changed.
-    """
+    """Compile the append for `geometry`; with `id_limit` None it checks nothing, as the engine's own."""
     contents = log.contents
 
     def refuse_long(added: int) -> None:
@@ -51,8 +49,9 @@ def make_append(
             raise LookupError
 
     names = {
-        "counts": counts,
-        "no_entries": (0,) * len(geometry.row_widths),
+        "host_counts": counts,
+        "counts": counts.rows,
+        "no_entries": counts.no_entries,
         "log_row": log.rows.append,
         "log_starts": log.starts.extend,
         "log_ends": log.ends.extend,
@@ -71,28 +70,33 @@ def _source(geometry: Geometry, id_limit: int | None) -> str:
     groups = range(len(geometry.row_widths))
     fits = [f"end_{g} <= {width}" for g, width in enumerate(geometry.row_widths)]
     condition = " and ".join([f"0 <= req_index < {geometry.max_num_reqs}", *fits])
+    single = len(groups) == 1
     lines = [
         f"{_targets('ids', groups)} = new_block_ids",
         # Also looked up for an overwrite: only an index finds a row.
-        "before = counts[req_index]",
+        f"{'start_0' if single else 'before'} = counts[req_index]",
         "if overwrite:",
-        "    before = no_entries",
-        f"{_targets('start', groups)} = before",
+        f"    {'start_0 = 0' if single else 'before = no_entries'}",
+        *([] if single else [f"{_targets('start', groups)} = before"]),
+        *(f"added_{g} = len(ids_{g})" for g in groups),
         *(
-            f"end_{g} = start_{g} + len(ids_{g})" + (f" * {parts}" if parts > 1 else "")
+            f"end_{g} = start_{g} + added_{g}" + (f" * {parts}" if parts > 1 else "")
             for g, parts in enumerate(geometry.blocks_per_kv_block)
         ),
         "if True:" if id_limit is None else f"if {condition}:",
         *(f"    {line}" for g in groups for line in _copied(g, id_limit)),
-        f"    after = ({''.join(f'end_{g}, ' for g in groups)})",
         "    log_row(req_index)",
         # One number costs half of what a tuple of one does.
         *(
-            ["    log_start(start_0)", "    log_end(end_0)"]
-            if len(groups) == 1
-            else ["    log_starts(before)", "    log_ends(after)"]
+            ["    log_start(start_0)", "    log_end(end_0)", "    counts[req_index] = end_0"]
+            if single
+            else [
+                f"    after = ({''.join(f'end_{g}, ' for g in groups)})",
+                "    log_starts(before)",
+                "    log_ends(after)",
+                "    counts[req_index] = after",
+            ]
         ),
-        "    counts[req_index] = after",
         "    return",
     ]
     body = "\n".join(f"        {line}" for line in lines)
@@ -101,9 +105,9 @@ def _source(geometry: Geometry, id_limit: int | None) -> str:
         "    try:\n"
         f"{body}\n"
         "    except Exception:\n"
-        "        mend(counts)\n"
+        "        mend(host_counts)\n"
         "    except BaseException:\n"
-        "        mend(counts)\n"
+        "        mend(host_counts)\n"
         "        raise\n"
         "    unusual(req_index, new_block_ids, overwrite)\n"
     )
@@ -120,10 +124,10 @@ def _copied(group: int, id_limit: int | None) -> list[str]:
         return [copied]
     return [
         copied,
-        f"if len(ids_{group}) < {LONG}:",
+        f"if added_{group} < {LONG}:",
         f"    for block_id in ids_{group}:",
         f"        if block_id >= {id_limit}:",
         "            raise LookupError",
         "else:",
-        f"    refuse_long(len(ids_{group}))",
+        f"    refuse_long(added_{group})",
     ]

@@ -13,10 +13,11 @@ from guard._text import shown
 from guard.errors import GuardUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
+    from guard._counts import Counts
     from guard._geometry import Geometry
 
 __all__ = ["batch_arrays"]
@@ -24,7 +25,7 @@ __all__ = ["batch_arrays"]
 
 def batch_arrays(  # noqa: PLR0913, PLR0917 - the tables' state and the batch
     geometry: Geometry,
-    counts: Sequence[tuple[int, ...]],
+    counts: Counts,
     rows: Any,
     block_ids: Any,
     lengths: Any,
@@ -48,7 +49,7 @@ def batch_arrays(  # noqa: PLR0913, PLR0917 - the tables' state and the batch
     listed = rows.tolist()
     before = np.zeros((len(rows), num_groups), dtype=np.int64)
     if not overwrite:
-        held = chain.from_iterable(counts[row] for row in listed)
+        held = chain.from_iterable(counts.held(row) for row in listed)
         before = np.fromiter(held, np.int64, before.size).reshape(before.shape)
     after = before.copy()
     for group in range(num_groups):

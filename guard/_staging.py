@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from guard._counts import Counts
     from kernels import StagingRing
 
 __all__ = ["Arrays", "StagedLog", "pack"]
@@ -76,14 +77,14 @@ class StagedLog:
         self.ends.clear()
         del self.contents[:]
 
-    def mend(self, counts: list[tuple[int, ...]]) -> None:
+    def mend(self, counts: Counts) -> None:
         """Take off what an append that was broken off has left behind."""
         groups = self._num_groups
         whole = len(self.rows)
         if groups:
             whole = min(whole, len(self.starts) // groups, len(self.ends) // groups)
         complete = len(self.rows) * groups == len(self.starts) == len(self.ends)
-        if complete and whole and counts[self.rows[-1]] != tuple(self.ends[-groups:]):
+        if complete and whole and counts.held(self.rows[-1]) != tuple(self.ends[-groups:]):
             whole -= 1
         del self.rows[whole:]
         del self.starts[whole * groups :]

@@ -26,6 +26,7 @@ import torch
 from guard import _refusals as refuse
 from guard._append import Append, make_append
 from guard._batch import batch_arrays
+from guard._counts import Counts
 from guard._geometry import INT32_END, Geometry, bind_options, whole_number
 from guard._staging import Arrays, StagedLog, pack
 from guard._text import shown
@@ -63,18 +64,17 @@ class BlockTable:
 class BlockCounts:
     """How many entries of each row are in use, [groups, max_num_reqs] int32."""
 
-    __slots__ = ("_rows", "gpu")
+    __slots__ = ("_host", "gpu")
 
-    def __init__(self, rows: list[tuple[int, ...]], num_groups: int, device: torch.device) -> None:
-        """Show `rows`, one list of group counts per row, and keep the device's copy."""
-        self._rows = rows
-        self.gpu = torch.zeros((num_groups, len(rows)), dtype=torch.int32, device=device)
+    def __init__(self, host: Counts, device: torch.device) -> None:
+        """Show the host's counts and keep the device's copy."""
+        self._host = host
+        self.gpu = torch.zeros((len(host.no_entries), len(host.rows)), dtype=torch.int32, device=device)
 
     @property
     def np(self) -> NDArray[np.int32]:
         """The host's counts, staged entries included; a snapshot."""
-        counts = np.array(self._rows, dtype=np.int32).reshape(len(self._rows), -1)
-        return np.ascontiguousarray(counts.T)
+        return self._host.as_array()
 
     def upload(self) -> None:
         """Replace the device's counts by the host's."""
@@ -168,9 +168,7 @@ class BlockTables:
             self.num_pool_blocks = self._id_limit
         self._deals_kernel_blocks = deals_kernel_blocks
         self.mode = chosen_mode(mode, configuration)
-        self._no_entries = (0,) * self.num_kv_cache_groups
-        # A row's counts are replaced and never changed in place: staged writes share them.
-        self._counts = [self._no_entries] * self.max_num_reqs
+        self._counts = Counts(self.max_num_reqs, self.num_kv_cache_groups)
         self._log = StagedLog(self.max_num_reqs, geometry.blocks_per_kv_block)
         self._batches: list[Arrays] = []
         self._dirty_rows = 0
@@ -214,7 +212,7 @@ class BlockTables:
         self._filled = torch.zeros(
             (self.num_kv_cache_groups, self.max_num_reqs), dtype=torch.int32, device=self.device
         )
-        self.num_blocks = BlockCounts(self._counts, self.num_kv_cache_groups, self.device)
+        self.num_blocks = BlockCounts(self._counts, self.device)
         self.slot_mappings = torch.zeros(
             (self.num_kv_cache_groups, self.max_num_batched_tokens), dtype=torch.int64, device=self.device
         )
@@ -307,7 +305,7 @@ class BlockTables:
             log.rows.append(row)
             log.starts.extend(before)
             log.ends.extend(after)
-            self._counts[row] = after
+            self._counts.hold(row, after)
         except BaseException:
             log.mend(self._counts)
             raise
@@ -317,7 +315,7 @@ class BlockTables:
     ) -> tuple[int, tuple[int, ...], tuple[int, ...], list[int]]:
         """Return row, counts before and after, and the IDs of all groups of a legal write."""
         row = refuse.row_of(req_index, self.max_num_reqs)
-        before = self._no_entries if overwrite else self._counts[row]
+        before = self._counts.no_entries if overwrite else self._counts.held(row)
         if not isinstance(new_block_ids, tuple | list) or len(new_block_ids) != len(before):
             raise refuse.group_count(row, new_block_ids, len(before))
         block_ids: list[int] = []
@@ -365,7 +363,7 @@ class BlockTables:
         self._close_log()
         self._batches.append(batch)
         for row, counts in after:
-            self._counts[row] = counts
+            self._counts.hold(row, counts)
 
     def _refuse(self, violation: BlockTableViolation) -> None:
         """Count a refusal, and raise it unless the mode only counts."""

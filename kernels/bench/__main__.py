@@ -92,7 +92,8 @@ def _show(found: dict[str, Any]) -> None:
     print(
         f"{found['peer']:<9} {shape:<20} {found['operation']:<9} {found['side']:<15} "
         f"host {found['host_us']:>9,.1f} us {found['ratio_to_peer']:>6.3f}x  "
-        f"{found['launches']:>4.1f} launches  device {found['device_us']:>8.2f} us",
+        f"{found['launches']:>4.1f} launches  device {found['device_us']:>8.2f} us "
+        f"{found['device_ratio_to_off']:>6.3f}x of off",
         flush=True,
     )
 

@@ -18,6 +18,7 @@ import torch
 from guard import BlockTables
 from guard.settings import Mode
 from guard.vllm import wrap
+from kernels import TableLayout, ViolationRecord, Write, pack_writes, write_staged
 from kernels.bench.peers import SHAPES, Shape, peer_tables
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = ["Disagreement", "Measurement", "measure"]
 _ROUNDS = 41
 _WARM_UP = 5
 _PROFILED = 10
+_LAUNCHES = 50
 _TOKENS = 4096
 
 
@@ -52,6 +54,7 @@ class Measurement:
     ratio_to_peer: float
     launches: float
     device_us: float
+    device_ratio_to_off: float
     bytes_moved: int
 
 
@@ -74,6 +77,8 @@ def measure(peer: Any, name: str, device: torch.device) -> Iterator[Measurement]
         _require_agreement(sides, shape, device)
         for operation, run, moved in _operations(shape, device):
             yield from _compare(name, shape, operation, sides, run, moved)
+        del sides
+        yield from _writer_kernels(name, shape, device)
 
 
 def _guarded(shape: Shape, device: torch.device) -> Iterator[_Side]:
@@ -175,10 +180,13 @@ def _compare(
             if number >= _WARM_UP:
                 times[side.name].append(elapsed * 1e6)
     medians = {name: statistics.median(values) for name, values in times.items()}
+    profiles = {}
     for side in sides:
         if operation == "append":
             _empty(side.tables, shape)
-        launches, device_us = _profiled(side.tables, run, min(_PROFILED, room))
+        profiles[side.name] = _profiled(side.tables, run, min(_PROFILED, room))
+    for side in sides:
+        launches, device_us = profiles[side.name]
         low, _, high = statistics.quantiles(times[side.name], n=4)
         yield Measurement(
             peer=peer,
@@ -191,7 +199,64 @@ def _compare(
             ratio_to_peer=round(medians[side.name] / medians[peer], 3),
             launches=launches,
             device_us=device_us,
+            device_ratio_to_off=round(device_us / (profiles["rowbound off"][1] or 1.0), 3),
             bytes_moved=moved,
+        )
+
+
+def _writer_kernels(peer: str, shape: Shape, device: torch.device) -> Iterator[Measurement]:
+    """Time the writer's kernel alone, without and with its bound and record, from device memory.
+
+    Each variant is a graph of many launches, and the variants' replays take turns.
+    """
+    tables = [
+        torch.zeros((shape.rows, shape.width), dtype=torch.int32, device=device) for _ in range(shape.groups)
+    ]
+    layout = TableLayout.of(tables)
+    counts = torch.zeros((shape.groups, shape.rows), dtype=torch.int32, device=device)
+    ids = list(range(1, shape.new_blocks + 1))
+    writes = [Write(group, row, 7, ids) for row in range(shape.rows) for group in range(shape.groups)]
+    packed = pack_writes(writes, shape.groups, device)
+    record = ViolationRecord.on(device)
+    variants: dict[str, dict[str, Any]] = {
+        "off": {"bounded": False},
+        "raise": {"record": record, "launch": 1},
+    }
+    graphs = {}
+    for name, switches in variants.items():
+        write_staged(layout, counts, packed, **switches)
+        torch.cuda.synchronize()
+        graphs[name] = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graphs[name]):
+            for _ in range(_LAUNCHES):
+                write_staged(layout, counts, packed, **switches)
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for number in range(_WARM_UP + 3 * _ROUNDS):
+        for name in list(graphs)[:: 1 if number % 2 else -1]:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graphs[name].replay()
+            end.record()
+            torch.cuda.synchronize()
+            if number >= _WARM_UP:
+                times[name].append(start.elapsed_time(end) * 1e3 / _LAUNCHES)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    if record.read():
+        raise Disagreement(f"{shape}: the writer's kernel refused what fits")
+    for name, median in medians.items():
+        yield Measurement(
+            peer=peer,
+            **asdict(shape),
+            operation="kernel",
+            side=f"rowbound {name}",
+            host_us=0.0,
+            host_low_us=0.0,
+            host_high_us=0.0,
+            ratio_to_peer=0.0,
+            launches=1.0,
+            device_us=round(median, 3),
+            device_ratio_to_off=round(median / medians["off"], 3),
+            bytes_moved=4 * shape.groups * shape.rows * (2 * shape.new_blocks + 1),
         )
 
 
