@@ -233,7 +233,7 @@ def _writer_kernels(peer: str, shape: Shape, device: torch.device) -> Iterator[M
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for number in range(_WARM_UP + 3 * _ROUNDS):
         for name in list(graphs)[:: 1 if number % 2 else -1]:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
             start.record()
             graphs[name].replay()
             end.record()
