@@ -397,6 +397,10 @@ def _sides(step: Step, at: Now) -> tuple[Side, ...]:
     )
 
 
+def _spare(step: Step, at: Now) -> int:
+    return width_of(at.case, at.release, at.runner) - step.after(at).counted_blocks * at.expansion
+
+
 def _clash(step: Step, case: Case, values: tuple[int, ...]) -> str:
     listed, counted, width, known, computed, *needed = values
     longest = case.deployment.max_model_len
@@ -452,10 +456,7 @@ def _claim(step: Step) -> Invariant:
         part=step.name,
         parts=(RowState, Move),
         givens=_givens(step),
-        margin=lambda case, release, runner: (
-            width_of(case, release, runner)
-            - step.after(now(case, release, runner)).counted_blocks * now(case, release, runner).expansion
-        ),
+        margin=lambda case, release, runner: _spare(step, now(case, release, runner)),
         waives=_WAIVED,
         nearest=_NEAREST,
     )

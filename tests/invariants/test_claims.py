@@ -85,7 +85,8 @@ def test_a_width_below_zero_is_told_as_what_it_is():
 
 
 @pytest.mark.parametrize(
-    ("position", "holds", "column", "spare"), [(39, True, 9, 0), (40, False, 10, -1), (-1, False, -1, 10)]
+    ("position", "holds", "column", "spare"),
+    [(0, True, 0, 9), (39, True, 9, 0), (40, False, 10, -1), (-1, False, -1, 10)],
 )
 def test_a_column_outside_the_row_is_told_with_the_row(position, holds, column, spare):
     clash = {
@@ -96,6 +97,7 @@ def test_a_column_outside_the_row_is_told_with_the_row(position, holds, column, 
     assert found[:3] == (holds, {"kernel: column": column, "worker: row width": 10}, spare)
     assert holds or found[3] == clash[position]
     assert COLUMN_FITS.clash(case_of(), (0, 0)) == "column 0 is read of a row that is not there"
+    assert COLUMN_FITS.clash(case_of(), (0, 3)).startswith("column 0 of a row of 3 (columns 0 to 2)")
 
 
 def test_the_column_is_that_of_the_runner_and_the_release():

@@ -636,3 +636,13 @@ def test_a_release_built_anew_computes_as_it_should():
     assert row_width(deployment, spec, runner=Runner.V1, release=known) == 8
     assert column(deployment, spec, Access(position=64), runner=Runner.V1, release=known) == 1
     assert max_request(deployment, release=known).num_tokens == 512
+
+
+@pytest.mark.parametrize("name", ["vllm-0.26", "vllm-0.33", "today"])
+def test_a_width_is_exact_where_a_binary_fraction_would_round_it(name):
+    """8 * 10**17 + 8 blocks of 16 tokens are a multiple of 128 tokens, and no double."""
+    blocks = 8 * 10**17 + 8
+    deployment, spec = Deployment(max_model_len=16 * blocks), FullAttentionSpec(block_size=16)
+    assert row_width(deployment, spec, release=name) == blocks
+    assert entries(deployment, spec, max_request(deployment), release=name) == blocks
+    assert column(deployment, spec, Access(position=16 * blocks - 1), release=name) == blocks - 1

@@ -205,7 +205,8 @@ def test_each_step_that_writes_is_a_claim_about_columns_too(lifecycle):
 
 
 @pytest.mark.parametrize(
-    ("position", "holds", "column", "spare"), [(15, True, 7, 0), (16, False, 8, -1), (-1, False, -1, 8)]
+    ("position", "holds", "column", "spare"),
+    [(0, True, 0, 7), (15, True, 7, 0), (16, False, 8, -1), (-1, False, -1, 8)],
 )
 def test_a_position_beyond_the_row_is_told(lifecycle, position, holds, column, spare):
     found = told(
