@@ -18,12 +18,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from guard import _refusals as refuse
 from guard.audit import audit
 from guard.errors import BlockTableViolation
 from guard.metrics import GuardMetrics
 from guard.settings import Mode, chosen_mode
 from invariants import TODAY, Deployment, Release, Runner, Spec
+
+try:
+    from guard import _refusals as refuse
+except ImportError as error:
+    if error.name != "numpy":
+        raise
+    missing = "guard.adapter needs numpy: install rowbound with its extra `gpu`"
+    raise ImportError(missing, name="numpy") from None
 
 __all__ = ["RowGuard"]
 

@@ -6,6 +6,7 @@ Everything is set on the runner's own instances, never on their classes, so that
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class _Attached:
     view: _tables.TableView
     audit: _config.EngineAudit | None
 
+
+_WARM_UPS = frozenset({"vllm.v1.worker.gpu.warmup", "vllm.model_executor.warmup.kernel_warmup"})
 
 _ATTACHED: weakref.WeakKeyDictionary[Any, _Attached] = weakref.WeakKeyDictionary()
 
@@ -174,7 +177,9 @@ class _Step:
         """Refuse a request that has, or computes, more tokens than max_model_len or the token row allow."""
         row = self.token_row()
         limit = self.runner.max_model_len
-        if known > limit or scheduled > limit or known > row or scheduled > row:
+        too_long = max(known, scheduled) > min(limit, row)
+        # The engine's own warm-up may send one prompt of max_num_batched_tokens, before anything is served.
+        if too_long and not _is_warming_up():
             self.watch.refuse(refuse.token_count(name, known, scheduled, limit, row))
 
     def check_blocks(self, name: str, starts: Iterable[int], block_ids: Iterable[Any]) -> None:
@@ -207,7 +212,7 @@ class _Step:
         requests = scheduler_output.scheduled_cached_reqs
         replaced: Mapping[str, Any] = getattr(scheduler_output, "block_table_updates", None) or {}
         for name, computed, block_ids in zip(
-            requests.req_ids, requests.num_computed_tokens, requests.new_block_ids, strict=True
+            requests.req_ids, requests.num_computed_tokens, requests.new_block_ids, strict=False
         ):
             self.check_tokens(name, 0, computed + scheduled.get(name, 0))
             if block_ids is None or name in replaced:
@@ -289,6 +294,16 @@ class _StepV2(_Step):
     def starts(self, name: str, *, resumed: bool) -> list[int] | None:
         row = None if resumed else self.runner.req_states.req_id_to_index.get(name)
         return None if row is None else [int(counts[row]) for counts in self.view.counts]
+
+
+def _is_warming_up() -> bool:
+    """Return whether the engine's warm-up made this step; a request's name could be anybody's."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _WARM_UPS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _num_tokens(request: Any) -> int:

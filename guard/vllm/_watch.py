@@ -96,7 +96,7 @@ class Watch:
             return
         self._exported = now
         if self._export is None and PrometheusExport.is_wanted():
-            self._export = _shared_export()
+            self._export = _process_export()
         if self._export is not None:
             self._export.publish(self.metrics, self._published)
 
@@ -104,7 +104,7 @@ class Watch:
 _EXPORTS: list[PrometheusExport] = []
 
 
-def _shared_export() -> PrometheusExport | None:
+def _process_export() -> PrometheusExport | None:
     """Return the process's one export: a name can be registered once."""
     if not _EXPORTS:
         try:

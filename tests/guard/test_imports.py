@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -41,6 +42,19 @@ def test_tables_without_what_they_need_give_one_clear_line(missing):
         "import guard\ntry:\n    guard.BlockTables\nexcept ImportError as error:\n    print(error)", missing
     )
     assert done.stdout.strip() == f"guard.BlockTables needs {missing}: install rowbound with its extra `gpu`"
+
+
+def test_the_adapter_needs_numpy_alone_and_says_so():
+    assert run("import guard.adapter", "torch", "triton").returncode == 0
+    done = run("try:\n    import guard.adapter\nexcept ImportError as error:\n    print(error)", "numpy")
+    assert done.stdout.strip() == "guard.adapter needs numpy: install rowbound with its extra `gpu`"
+
+
+def test_the_doctor_needs_nothing_but_the_standard_library():
+    if importlib.util.find_spec("vllm") is not None:
+        pytest.skip("an engine is installed here")
+    done = run("from guard.doctor import main\nmain([])", "torch", "triton", "numpy")
+    assert done.stderr == "guard.doctor: no engine: vLLM is not installed for this Python\n"
 
 
 @pytest.mark.parametrize("missing", ["torch", "triton"])

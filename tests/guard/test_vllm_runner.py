@@ -109,6 +109,18 @@ def test_a_request_longer_than_max_model_len_is_refused_by_name_before_its_rows_
 
 
 @both
+def test_the_engines_own_warm_up_may_send_a_longer_prompt_and_nobody_else_by_its_name(which):
+    runner = started(which, [8], [FULL])
+    longer = engine.step(new=[engine.new_request("_warmup_0_", 500, [1] * 8)])
+    with pytest.raises(BlockTableViolation, match="has 500 tokens"):
+        take(runner, longer)
+    warm_up = {"__name__": "vllm.v1.worker.gpu.warmup", "take": take}
+    exec("def warm_up(runner, step):\n    take(runner, step)\n", warm_up)
+    warm_up["warm_up"](runner, longer)
+    assert snapshot()[0]["refusals"] == {Violation.TOKEN_COUNT: 1}
+
+
+@both
 def test_a_known_request_may_not_compute_beyond_max_model_len(which):
     runner = started(which, [8], [FULL])
     take(runner, engine.step(new=[engine.new_request("talk", 120, [1] * 8)]))

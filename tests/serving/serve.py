@@ -31,8 +31,8 @@ OPTIONS = {
 
 def prompt(number):
     """Return a prompt of 60 to 67 tokens; all start with the same block, which the prefix cache keeps."""
-    shared = [3 + 11 * position % 500 for position in range(BLOCK_SIZE)]
-    return shared + [3 + (7 * number + position) % 500 for position in range(28 + number)]
+    common = [3 + 11 * position % 500 for position in range(BLOCK_SIZE)]
+    return common + [3 + (7 * number + position) % 500 for position in range(28 + number)]
 
 
 def batch(model):
