@@ -38,12 +38,12 @@ from kernels import (
     KernelError,
     SlidingWindow,
     SlotGeometry,
+    StagedWriter,
     StagingRing,
     TableLayout,
     ViolationRecord,
     gather_rows,
     map_slots,
-    write_staged,
 )
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class BlockTables:
             self.device = torch.device(device)
             self._allocate()
             self.init_block_table_layout_tensors()
-        except (AssertionError, MemoryError, RuntimeError, TypeError) as error:
+        except (AssertionError, KernelError, MemoryError, RuntimeError, TypeError) as error:
             line = str(error).strip().split("\n")[0]
             message = f"cannot allocate block tables on {device!s}: {line}"
             raise GuardUsageError(message) from error
@@ -244,6 +244,13 @@ class BlockTables:
             cp_interleave=geometry.cp_interleave,
         )
         self._expansion = self._on_device(geometry.blocks_per_kv_block)
+        self._writer = StagedWriter(
+            self._layout,
+            self.num_blocks.gpu,
+            expansion=self._expansion if max(geometry.blocks_per_kv_block) > 1 else None,
+            bounded=self.mode is not Mode.OFF,
+            record=self._record,
+        )
         self.num_blocks.upload()
 
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
@@ -406,9 +413,12 @@ class BlockTables:
     def _next_launch(self) -> dict[str, Any]:
         """Report earlier launches and number the next; its bound and record."""
         self.report_kernel_violations()
+        return {"bounded": self.mode is not Mode.OFF, "record": self._record, "launch": self._numbered()}
+
+    def _numbered(self) -> int:
         # Kernels take it as int32.
         self._launches = (self._launches + 1) % INT32_END
-        return {"bounded": self.mode is not Mode.OFF, "record": self._record, "launch": self._launches}
+        return self._launches
 
     def apply_staged_writes(self) -> None:
         """Write everything that is staged into the tables, in one launch.
@@ -434,16 +444,9 @@ class BlockTables:
             self._log.clear()
 
     def _write(self, writes: Arrays) -> None:
-        largest = max(self.blocks_per_kv_block)
-        packed = pack(writes, self.num_kv_cache_groups, largest, self._ring)
-        launch = self._next_launch()
-        write_staged(
-            self._layout,
-            self.num_blocks.gpu,
-            packed,
-            expansion=self._expansion if largest > 1 else None,
-            **launch,
-        )
+        packed = pack(writes, self.num_kv_cache_groups, max(self.blocks_per_kv_block), self._ring)
+        self.report_kernel_violations()
+        self._writer.write(packed, self._numbered())
         self._ring.launched()
         np.maximum(self._most_entries, writes.most, out=self._most_entries)
         self._launched()

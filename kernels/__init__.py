@@ -13,6 +13,7 @@ from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
 from kernels.slot_mapping import PAD_SLOT, SlotGeometry, map_slots, map_slots_reference
 from kernels.staged_writer import (
     PackedWrites,
+    StagedWriter,
     StagingRing,
     Write,
     pack_writes,
@@ -30,6 +31,7 @@ __all__ = [
     "PackedWrites",
     "SlidingWindow",
     "SlotGeometry",
+    "StagedWriter",
     "StagingRing",
     "TableLayout",
     "ViolationRecord",

@@ -59,6 +59,17 @@ class Launcher:
         if compiled is not None:
             compiled[grid](*arguments, *constants)
             return
-        found = self._kernel[grid](*arguments, *constants, num_warps=warps_for(constants[-1]))
-        if isinstance(found, triton.compiler.CompiledKernel):
+        found = self.compile(grid, arguments, constants)
+        if found is not None:
             self._compiled[key] = found
+
+    def compile(
+        self, grid: tuple[int, int, int], arguments: tuple[Any, ...], constants: tuple[Any, ...]
+    ) -> Any | None:
+        """Launch for the first time and return the compiled variant, None where the kernel is interpreted.
+
+        `variant[grid](*arguments, *constants)` launches it again. It takes an address, as an int, in place
+        of each tensor, which spares Triton from asking the driver what the address belongs to.
+        """
+        found = self._kernel[grid](*arguments, *constants, num_warps=warps_for(constants[-1]))
+        return found if isinstance(found, triton.compiler.CompiledKernel) else None

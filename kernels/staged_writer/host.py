@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kernels.record import ViolationRecord
 
-__all__ = ["CHUNKS", "PackedWrites", "StagingRing", "Write", "pack_writes", "write_staged"]
+__all__ = ["CHUNKS", "PackedWrites", "StagedWriter", "StagingRing", "Write", "pack_writes", "write_staged"]
 
 CHUNKS = (SHORT_CHUNK, 1024)
 _INT32_END = 2**31
@@ -89,18 +89,20 @@ def pack_writes(
 class StagingRing:
     """Host buffers that launches read in place, each given out again only after its launch has ended.
 
-    `depth` is how many launches may be under way before the host waits for the oldest. A buffer that is
-    too small is replaced while no launch reads it.
+    There are two halves of `depth` buffers. One event tells when the launches of a half have ended, and the
+    host waits for it before it fills that half again, so at least `depth` launches may be under way. A
+    buffer that is too small is replaced while no launch reads it.
     """
 
-    __slots__ = ("_events", "_next", "_on_gpu", "_tensors", "_views")
+    __slots__ = ("_depth", "_events", "_next", "_on_gpu", "_tensors", "_views")
 
     def __init__(self, device: torch.device, size: int, depth: int = 4) -> None:
-        """Allocate `depth` buffers of `size` int32 numbers for launches on `device`."""
+        """Allocate buffers of `size` int32 numbers for launches on `device`."""
         self._on_gpu = device.type != "cpu"
-        self._tensors = [self._buffer(size) for _ in range(depth)]
+        self._depth = depth
+        self._tensors = [self._buffer(size) for _ in range(2 * depth)]
         self._views: list[NDArray[Any]] = [tensor.numpy() for tensor in self._tensors]
-        self._events: list[Any] = [torch.Event(device) for _ in range(depth)] if self._on_gpu else []
+        self._events: list[Any] = [torch.Event(device) for _ in range(2)] if self._on_gpu else []
         self._next = 0
 
     def _buffer(self, size: int) -> torch.Tensor:
@@ -108,11 +110,12 @@ class StagingRing:
 
     def take(self, size: int) -> tuple[torch.Tensor, NDArray[Any]]:
         """Return a buffer of at least `size` numbers that no launch reads, and numpy's view of it."""
-        require(size < _INT32_END, f"{size} staged numbers do not fit one launch")
+        require(size < _INT32_END, "{} staged numbers do not fit one launch", size)
         place = self._next
+        half, place_in_half = divmod(place, self._depth)
         # An event that was never recorded counts as past.
-        if self._on_gpu and not self._events[place].query():
-            self._events[place].synchronize()
+        if self._on_gpu and not place_in_half and not self._events[half].query():
+            self._events[half].synchronize()
         if len(self._views[place]) < size:
             self._tensors[place] = self._buffer(1 << (size - 1).bit_length())
             self._views[place] = self._tensors[place].numpy()
@@ -120,9 +123,72 @@ class StagingRing:
 
     def launched(self) -> None:
         """Say that the launch which reads the buffer that was taken last is on the current stream."""
-        if self._on_gpu:
-            self._events[self._next].record()
+        half, place_in_half = divmod(self._next, self._depth)
+        if self._on_gpu and place_in_half == self._depth - 1:
+            self._events[half].record()
         self._next = (self._next + 1) % len(self._tensors)
+
+
+class StagedWriter:
+    """The writer for one set of tables, whose arguments are checked once and not at every launch.
+
+    `counts` is [groups, num_rows] int32. `expansion` int32 [groups], if given, says how many entries each
+    block ID becomes. What a bounded launch leaves out is described in `record`, if there is one.
+    """
+
+    __slots__ = ("_addresses", "_arguments", "_constants", "_expected", "_variants")
+
+    def __init__(
+        self,
+        layout: TableLayout,
+        counts: torch.Tensor,
+        *,
+        expansion: torch.Tensor | None = None,
+        bounded: bool = True,
+        record: ViolationRecord | None = None,
+    ) -> None:
+        """Check the arrays against the kernel's contract."""
+        require(counts.dtype == torch.int32, "counts are {}, not torch.int32", counts.dtype)
+        require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
+        require(counts.stride(1) == 1, "counts of one group are not adjacent")
+        if expansion is not None:
+            require(expansion.shape == (layout.num_groups,), "expansion needs one number per group")
+            require(expansion.dtype == torch.int32, "expansion is {}, not torch.int32", expansion.dtype)
+        require_lane(staged_writer_kernel, layout.device)
+        record = record if bounded else None
+        before = (layout.pointers, layout.strides, layout.widths, expansion, counts, counts.stride(0))
+        after = (
+            layout.num_rows,
+            None if record is None else record.words,
+            None if record is None else record.flag,
+        )
+        # The tensors themselves are kept, so that what the addresses lead to stays.
+        self._arguments = (before, after)
+        self._addresses = (_addresses(before), _addresses(after))
+        self._constants = (expansion is not None, bounded, record is not None)
+        self._expected = layout.num_groups
+        self._variants: dict[int, Any] = {}
+
+    def write(self, writes: PackedWrites, launch: int = 0) -> None:
+        """Store `writes` into the tables and their counts, as launch number `launch`."""
+        require(writes.num_groups == self._expected, "the writes were packed for other groups")
+        if writes.num_writes == 0:
+            return
+        chunk = CHUNKS[writes.longest > SHORT_CHUNK]
+        grid = (writes.num_writes, max(1, -(-writes.longest // chunk)), 1)
+        constants = (*self._constants, chunk)
+        variant = self._variants.get(chunk)
+        if variant is None:
+            before, after = self._arguments
+            arguments = (*before, writes.buffer, writes.num_writes, *after, launch)
+            self._variants[chunk] = _LAUNCH.compile(grid, arguments, constants)
+            return
+        before, after = self._addresses
+        variant[grid](*before, writes.buffer.data_ptr(), writes.num_writes, *after, launch, *constants)
+
+
+def _addresses(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments)
 
 
 def write_staged(  # noqa: PLR0913 - one argument per array that the launch reads
@@ -135,42 +201,9 @@ def write_staged(  # noqa: PLR0913 - one argument per array that the launch read
     record: ViolationRecord | None = None,
     launch: int = 0,
 ) -> None:
-    """Store `writes` into the tables of `layout` and their ends into `counts` [groups, num_rows] int32.
-
-    `expansion` int32 [groups], if given, says how many entries each block ID becomes. What a bounded
-    launch leaves out is described in `record`, if there is one, under the number `launch`.
-    """
-    require(counts.dtype == torch.int32, f"counts are {counts.dtype}, not torch.int32")
-    require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
-    require(counts.stride(1) == 1, "counts of one group are not adjacent")
-    require(writes.num_groups == layout.num_groups, "the writes were packed for other groups")
-    require_lane(staged_writer_kernel, layout.device)
-    if writes.num_writes == 0:
-        return
-    record = record if bounded else None
-    if expansion is not None:
-        require(expansion.shape == (layout.num_groups,), "expansion needs one number per group")
-        require(expansion.dtype == torch.int32, f"expansion is {expansion.dtype}, not torch.int32")
-    chunk = CHUNKS[writes.longest > SHORT_CHUNK]
-    _LAUNCH(
-        (writes.num_writes, max(1, -(-writes.longest // chunk)), 1),
-        (
-            layout.pointers,
-            layout.strides,
-            layout.widths,
-            expansion,
-            counts,
-            counts.stride(0),
-            writes.buffer,
-            writes.num_writes,
-            layout.num_rows,
-            None if record is None else record.words,
-            None if record is None else record.flag,
-            launch,
-        ),
-        (expansion is not None, bounded, record is not None, chunk),
-        device=layout.device,
-    )
+    """Write once with a `StagedWriter` made for it."""
+    writer = StagedWriter(layout, counts, expansion=expansion, bounded=bounded, record=record)
+    writer.write(writes, launch)
 
 
 def _as_int32(values: Sequence[int]) -> array[int]:

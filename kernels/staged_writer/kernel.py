@@ -99,12 +99,14 @@ def staged_writer_kernel(
         if chunk == 0:
             stored = tl.minimum(tl.maximum(count, 0), width)
             tl.store(counts + group * counts_stride + row, stored.to(tl.int32), mask=row_exists)
-        if RECORD and chunk == 0:
+        if RECORD:
             kept = tl.maximum(tl.minimum(start + length, width) - tl.maximum(start, 0), 0)
-            refused = tl.where(row_exists, length - kept, 0)
-            first = tl.where((start >= 0) & (start < width), width, start)
-            report_scalar(words, flag, WRITE_PAST_ROW, group, row, first, width, launch, refused)
-            report_scalar(words, flag, WRITE_ROW, group, row, row, num_rows, launch, ~row_exists)
+            # One branch while all is well. Chunk 0 speaks for the write.
+            if (~row_exists | (kept < length)) & (chunk == 0):
+                refused = tl.where(row_exists, length - kept, 0)
+                first = tl.where((start >= 0) & (start < width), width, start)
+                report_scalar(words, flag, WRITE_PAST_ROW, group, row, first, width, launch, refused)
+                report_scalar(words, flag, WRITE_ROW, group, row, row, num_rows, launch, ~row_exists)
     else:
         tl.store(table + row * stride + column, entries, mask=lane < length)
         if chunk == 0:

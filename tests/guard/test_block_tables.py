@@ -158,16 +158,16 @@ def test_thousands_of_random_appends_match_the_model(device):
 
 def test_nothing_staged_means_no_launch(device, monkeypatch):
     tables = make(BlockTables, device, [4])
-    monkeypatch.setattr("guard.block_tables.write_staged", lambda *_, **__: pytest.fail("launched"))
+    monkeypatch.setattr("kernels.StagedWriter.write", lambda *_, **__: pytest.fail("launched"))
     tables.apply_staged_writes()
 
 
 def test_one_step_is_one_launch_for_all_groups_and_is_not_sent_again(device, monkeypatch):
-    import guard.block_tables as module
+    from kernels import StagedWriter
 
     launches = []
-    write = module.write_staged
-    monkeypatch.setattr(module, "write_staged", lambda *a, **k: (launches.append(1), write(*a, **k)))
+    write = StagedWriter.write
+    monkeypatch.setattr(StagedWriter, "write", lambda *a, **k: (launches.append(1), write(*a, **k)))
     tables = make(BlockTables, device, [4] * 8)
     for row in range(4):
         tables.append_block_ids(row, ([1],) * 8, overwrite=True)

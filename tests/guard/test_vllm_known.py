@@ -3,6 +3,7 @@
 import pytest
 
 pytest.importorskip("numpy")
+pytest.importorskip("z3")
 
 from guard.vllm._known import KNOWN_BAD
 from invariants import RELEASES, claim, release
