@@ -25,8 +25,7 @@ def as_arrays(lists):
 
 
 @given(data=st.data(), overwrite=st.booleans(), kernel_blocks=st.booleans())
-def test_a_batch_does_what_its_appends_do(data, overwrite, kernel_blocks):
-    device = torch.device("cpu")
+def test_a_batch_does_what_its_appends_do(device, data, overwrite, kernel_blocks):
     rows = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True))
     lists = [
         (
