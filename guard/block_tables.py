@@ -228,6 +228,11 @@ class BlockTables:
         """
         if not self.num_kv_cache_groups:
             return
+        # Nothing is known of what the forward-pass tables hold now.
+        self._filled.fill_(INT32_END - 1)
+        self._dirty_rows = self.max_num_reqs
+        if self._record is not None:
+            self._record.reset()
         geometry = self._geometry
         self._layout = TableLayout.of([table.gpu for table in self.block_tables])
         self._inputs = TableLayout.of(self.input_block_tables)

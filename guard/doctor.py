@@ -132,7 +132,7 @@ def _findings(version: str) -> Iterator[str]:
         runners = " and ".join(runner.value for runner in bad.runners)
         yield (
             f"{release.name} is known bad: {bad.invariant} is refuted for {', '.join(bad.kinds)} "
-            f"on {runners}: {bad.what}; {bad.guarded}. {bad.link}"
+            f"on {runners}: {bad.what}; {bad.guarded}. {bad.see}"
         )
     yield f"every verdict: python -m proofs.check --release {release.name}"
 

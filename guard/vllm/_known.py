@@ -19,14 +19,17 @@ _BOTH = (Runner.V1, Runner.V2)
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """One refuted invariant of a release, for these cache groups on these runners."""
+    """One refuted invariant of a release, for these cache groups on these runners.
+
+    `see` is the public thread, or the command that shows it where there is none.
+    """
 
     invariant: str
     kinds: tuple[str, ...]
     runners: tuple[Runner, ...]
     what: str
     guarded: str
-    link: str
+    see: str
 
 
 _REPLICATED_STATE = KnownBad(
@@ -54,7 +57,7 @@ def _rings(*kinds: str, runners: tuple[Runner, ...] = (Runner.V1,)) -> KnownBad:
         runners,
         "the slot mapping reads a ring's row of one block by token position",
         "not guarded: the read is the kernel's",
-        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/block_table.py",
+        f"python -m proofs.check --release vllm-0.33 --spec {kinds[0]} --invariant column-fits",
     )
 
 

@@ -138,13 +138,7 @@ def _guarded_append_block_ids(
     def check(row: int, block_ids: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         if not 0 <= row < num_rows:
             watch.refuse(refuse.row_index(row, num_rows))
-        if len(block_ids) != num_groups:
-            watch.refuse(refuse.group_count(row, block_ids, num_groups))
-            return
-        for ids, start, width, factor in zip(block_ids, starts, view.widths, view.factors, strict=True):
-            if start + len(ids) * factor > width:
-                watch.refuse(_overflow(view, row, starts, block_ids, name_of))
-                return
+        _check_groups(view, watch, row, starts, block_ids, name_of)
 
     def append_block_ids(req_index: int, new_block_ids: tuple[list[int], ...], overwrite: bool) -> None:
         inside = not overwrite and 0 <= req_index < num_rows
@@ -224,13 +218,7 @@ def _guarded_rows(
     no_entries = [0] * num_groups
 
     def check(block_ids: Sequence[Sequence[int]], row: int, starts: Sequence[int]) -> None:
-        if len(block_ids) != num_groups:
-            watch.refuse(refuse.group_count(row, block_ids, num_groups))
-            return
-        for ids, start, width, factor in zip(block_ids, starts, view.widths, view.factors, strict=True):
-            if start + len(ids) * factor > width:
-                watch.refuse(_overflow(view, row, starts, block_ids, name_of))
-                return
+        _check_groups(view, watch, row, starts, block_ids, name_of)
 
     def append_row(block_ids: tuple[list[int], ...], row_idx: int) -> None:
         check(block_ids, row_idx, [row[row_idx] for row in counts])
@@ -262,6 +250,24 @@ def _guarded_single(
         add(block_ids, row_idx)
 
     return {"append_row": append_row, "add_row": add_row}
+
+
+def _check_groups(  # noqa: PLR0913, PLR0917 - an append, and whom to tell of it
+    view: TableView,
+    watch: Watch,
+    row: int,
+    starts: Sequence[int],
+    block_ids: Sequence[Sequence[int]],
+    name_of: Callable[[int], object] | None,
+) -> None:
+    """Refuse an append that has not one list per group, or leaves the row in any of them."""
+    if len(block_ids) != len(view.widths):
+        watch.refuse(refuse.group_count(row, block_ids, len(view.widths)))
+        return
+    for ids, start, width, factor in zip(block_ids, starts, view.widths, view.factors, strict=True):
+        if start + len(ids) * factor > width:
+            watch.refuse(_overflow(view, row, starts, block_ids, name_of))
+            return
 
 
 def _overflow(

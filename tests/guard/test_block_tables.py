@@ -312,3 +312,22 @@ def test_tables_without_groups_accept_empty_writes(device):
     assert tables.num_blocks.np.shape == (0, 4)
     with pytest.raises(BlockTableViolation):
         tables.append_block_ids(0, ([1],), overwrite=True)
+
+
+def test_forward_pass_tables_are_cleared_whole_after_a_wake_up(device):
+    tables = make(BlockTables, device, [4])
+    tables.append_block_ids(0, ([5],), overwrite=True)
+    tables.apply_staged_writes()
+    for table in tables.input_block_tables:
+        table.fill_(99)
+    tables.init_block_table_layout_tensors()
+    tables.gather_block_tables(torch.zeros(1, dtype=torch.int32, device=device), 1)
+    assert tables.input_block_tables[0].tolist() == [[5, 0, 0, 0], *[[0] * 4] * 3]
+
+
+def test_dummy_tables_that_a_caller_filled_are_cleared_by_the_next_gather(device):
+    tables = make(BlockTables, device, [4])
+    for table in tables.get_dummy_block_tables(2):
+        table.fill_(7)
+    tables.gather_block_tables(torch.full((2,), -1, dtype=torch.int32, device=device), 2)
+    assert not tables.input_block_tables[0].any()
