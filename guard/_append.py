@@ -39,7 +39,7 @@ class Append(Protocol):
 def make_append(
     geometry: Geometry, log: StagedLog, counts: Counts, id_limit: int | None, unusual: Append
 ) -> Append:
-    """Compile the append for `geometry`; with `id_limit` None it checks nothing, as the engine's own."""
+    """Compile the append for `geometry`; with `id_limit` None it checks no length and no upper end of IDs."""
     contents = log.contents
 
     def refuse_long(added: int) -> None:
@@ -69,7 +69,8 @@ def make_append(
 def _source(geometry: Geometry, id_limit: int | None) -> str:
     groups = range(len(geometry.row_widths))
     fits = [f"end_{g} <= {width}" for g, width in enumerate(geometry.row_widths)]
-    condition = " and ".join([f"0 <= req_index < {geometry.max_num_reqs}", *fits])
+    # That there is such a row is checked in every mode: without one there is nothing to write to.
+    condition = " and ".join([f"0 <= req_index < {geometry.max_num_reqs}", *(fits if id_limit else [])])
     single = len(groups) == 1
     lines = [
         f"{_targets('ids', groups)} = new_block_ids",
@@ -83,7 +84,7 @@ def _source(geometry: Geometry, id_limit: int | None) -> str:
             f"end_{g} = start_{g} + added_{g}" + (f" * {parts}" if parts > 1 else "")
             for g, parts in enumerate(geometry.blocks_per_kv_block)
         ),
-        "if True:" if id_limit is None else f"if {condition}:",
+        f"if {condition}:",
         *(f"    {line}" for g in groups for line in _copied(g, id_limit)),
         "    log_row(req_index)",
         # One number costs half of what a tuple of one does.

@@ -100,8 +100,9 @@ class StagedLog:
 
     def arrays(self) -> Arrays:
         """Return the appends as arrays, without those that a later one has overwritten."""
-        kept = self._kept() if len(set(self.rows)) < len(self.rows) else None
-        rows = np.asarray(array("I", self.rows)).view(np.int32)
+        listed = array("I", self.rows)
+        kept = self._kept(listed) if len(set(listed)) < len(listed) else None
+        rows = np.asarray(listed).view(np.int32)
         num_writes = len(rows) * self._num_groups
         starts = np.asarray(array("I", self.starts)).view(np.int32)
         ends = np.asarray(array("I", self.ends)).view(np.int32)
@@ -123,17 +124,17 @@ class StagedLog:
         whole = Arrays(self._groups[:num_writes], rows, starts, ends, lengths, contents, most)
         return whole if kept is None else self._only(whole, *kept)
 
-    def _kept(self) -> tuple[list[int], list[list[int]]]:
+    def _kept(self, rows: array[int]) -> tuple[list[int], list[list[int]]]:
         """Return which appends to write, and for each what its row holds after the last of them."""
         groups = self._num_groups
         of_row: dict[int, list[int]] = {}
-        for append, row in enumerate(self.rows):
+        for append, row in enumerate(rows):
             if any(self.starts[append * groups : (append + 1) * groups]):
                 of_row.setdefault(row, []).append(append)
             else:
                 of_row[row] = [append]
         kept = sorted(append for appends in of_row.values() for append in appends)
-        last = [of_row[self.rows[append]][-1] * groups for append in kept]
+        last = [of_row[rows[append]][-1] * groups for append in kept]
         return kept, [self.ends[place : place + groups] for place in last]
 
     def _only(self, whole: Arrays, kept: list[int], counts: list[list[int]]) -> Arrays:

@@ -481,7 +481,9 @@ class BlockTables:
         if num_computed_tokens is not None:
             _require_tensor("num_computed_tokens", num_computed_tokens)
         target = self._inputs if out is None else self._target(out, out_ptrs)
-        num_reqs = idx_mapping.shape[0] if idx_mapping.dim() else 0
+        if idx_mapping.dim() != 1:
+            raise GuardUsageError(f"idx_mapping has {idx_mapping.dim()} dimensions, not 1")
+        num_reqs = idx_mapping.shape[0]
         whole = isinstance(num_reqs_padded, int | np.integer) and not isinstance(num_reqs_padded, bool)
         if not whole or not num_reqs <= num_reqs_padded <= target.num_rows:
             raise refuse.batch_rows(num_reqs, num_reqs_padded, target.num_rows)
@@ -513,7 +515,11 @@ class BlockTables:
 
     def _target(self, out: tuple[torch.Tensor, ...], out_ptrs: torch.Tensor | None) -> TableLayout:
         """Describe the caller's output tables without copying anything to the device."""
-        if out_ptrs is None or out_ptrs.shape != (len(out),) or len(out) != self.num_kv_cache_groups:
+        if (
+            not isinstance(out_ptrs, torch.Tensor)
+            or out_ptrs.shape != (len(out),)
+            or len(out) != self.num_kv_cache_groups
+        ):
             message = (
                 f"out and out_ptrs need one table and one address for each of "
                 f"{self.num_kv_cache_groups} groups"
@@ -581,6 +587,7 @@ class BlockTables:
             ("out", slots),
         ):
             _require_tensor(name, tensor)
+        whole_number("num_tokens_padded", num_tokens_padded, minimum=0, maximum=slots.shape[-1])
         if self.num_kv_cache_groups:
             launch = self._next_launch()
             try:
@@ -592,6 +599,7 @@ class BlockTables:
 
     def get_dummy_slot_mappings(self, num_tokens: int) -> torch.Tensor:
         """Return the first tokens' slot mappings, all of them -1, for a run without requests."""
+        whole_number("num_tokens", num_tokens, minimum=0, maximum=self.max_num_batched_tokens)
         # Whole: a captured graph may read past the tokens that were asked for.
         self.slot_mappings.fill_(PAD_SLOT)
         return self.slot_mappings[:, :num_tokens]

@@ -85,7 +85,8 @@ def _report(engine: _Engine, mode: Mode) -> int:
     for line in _findings(engine.version):
         _say("release", line)
     guarded = left_out is None and not unknown and mode is not Mode.OFF
-    _say("result", "guarded" if guarded else "not guarded, or not in every part")
+    unguarded = "off, as the mode says" if mode is Mode.OFF else "not guarded, or not in every part"
+    _say("result", "guarded" if guarded else unguarded)
     return _GUARDED if guarded else _NOT_GUARDED
 
 
@@ -138,10 +139,12 @@ def _findings(version: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    if sys.stdout is None:
+        sys.exit(_USAGE)
     try:
         code = main()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         # Python flushes once more on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = _USAGE

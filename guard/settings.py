@@ -39,12 +39,15 @@ def chosen_mode(mode: Mode | str | None = None, configuration: Mapping[str, Any]
     """Return the mode that `mode`, else `configuration["mode"]`, else the environment names.
 
     Raises:
-        GuardUsageError: there is no mode of that name.
+        GuardUsageError: there is no mode of that name, or the configuration holds something else.
     """
     if mode is not None:
         return _named("mode", mode)
-    if configuration is not None and configuration.get("mode") is not None:
-        return _named("the configuration's mode", configuration["mode"])
+    if configuration is not None:
+        if not isinstance(configuration, Mapping) or set(configuration) - {"mode"}:
+            raise GuardUsageError(f"the configuration is {shown(configuration)}; it may hold `mode` alone")
+        if configuration.get("mode") is not None:
+            return _named("the configuration's mode", configuration["mode"])
     variable = os.environ.get(ENVIRONMENT_VARIABLE, "")
     return _named(ENVIRONMENT_VARIABLE, variable) if variable else DEFAULT_MODE
 

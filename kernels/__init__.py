@@ -6,6 +6,7 @@ the last column in its place, and describes it in a `ViolationRecord` if it was 
 the current stream and none of them synchronises.
 """
 
+import kernels._requirements  # noqa: F401 - first: it ends a command that could not run
 from kernels.errors import KernelError
 from kernels.gather import SlidingWindow, gather_rows, gather_rows_reference
 from kernels.layout import TableLayout

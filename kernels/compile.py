@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels._command import run_command
 from kernels.launch import warps_for
 
 __all__ = ["TARGETS", "Job", "compile_job", "jobs", "main"]
@@ -245,4 +246,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

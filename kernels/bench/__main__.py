@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kernels._command import run_command
 from kernels.bench import lane_problem
 
 _EPILOG = """\
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--from", type=Path, metavar="FILE", dest="earlier", help="draw an earlier --csv")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.child:
+    if options.child and options.peer:
         return _child(options.peer[0])
     if options.earlier:
         return _plot(options.earlier, options.plot)
@@ -135,9 +136,13 @@ def _plot(source: Path, target: Path | None) -> int:
     except ModuleNotFoundError as error:
         print(f"kernels.bench: needs {error.name}: install rowbound with its extra `report`", file=sys.stderr)
         return 2
-    draw(source, target)
+    try:
+        draw(source, target)
+    except (OSError, KeyError, StopIteration, ValueError) as error:
+        print(f"kernels.bench: cannot draw {source} to {target}: {error!r}", file=sys.stderr)
+        return 2
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernels._command import run_command
 from kernels.bench import lane_problem
 
 if TYPE_CHECKING:
@@ -330,8 +331,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--graph", action="store_true", help="replay the reads from a CUDA graph")
     parser.add_argument("--unguarded", action="store_true", help="the control: the writer without a bound")
     options = parser.parse_args(arguments)
-    if options.accesses < 1 or options.rows < 1:
-        parser.error("--accesses and --rows must be positive")
+    if options.accesses < 1 or options.rows < 1 or options.seed < 0:
+        parser.error("--accesses and --rows must be positive, and --seed not negative")
     if options.graph and options.device == "cpu":
         parser.error("--graph needs --device cuda")
     return _run(options)
@@ -377,4 +378,4 @@ def _control(campaign: Campaign, accesses: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -231,6 +231,32 @@ def test_a_mapping_that_is_no_tensor_is_refused_in_one_line(tables, mapping):
     assert state_of(tables) == before
 
 
+@pytest.mark.parametrize("mode", ["off", "count", "raise", "strict"])
+def test_a_row_given_as_an_array_never_keeps_other_rows_from_being_written(device, mode):
+    tables = make(BlockTables, device, [4], mode=mode)
+    tables.append_block_ids(0, ([5],), overwrite=True)
+    tables.append_block_ids(np.array(1), ([6],), overwrite=False)
+    if mode in {"off", "raise", "strict"}:
+        with pytest.raises(BlockTableViolation):
+            tables.append_block_ids(-1, ([7],), overwrite=False)
+    tables.apply_staged_writes()
+    assert tables.block_tables[0].gpu[:2, 0].tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("asked", [-1, 2049, 1.5, None])
+def test_more_slots_than_there_are_cannot_be_asked_for(tables, device, asked):
+    rows, starts = torch.zeros(1, dtype=torch.int32, device=device), torch.tensor([0, 1], device=device)
+    with pytest.raises(GuardUsageError, match="num_tokens"):
+        tables.compute_slot_mappings(rows, starts, torch.zeros(1, dtype=torch.int64, device=device), asked)
+    with pytest.raises(GuardUsageError, match="num_tokens"):
+        tables.get_dummy_slot_mappings(asked)
+
+
+def test_a_mapping_without_dimensions_is_refused(tables, device):
+    with pytest.raises(GuardUsageError, match="idx_mapping has 0 dimensions"):
+        tables.gather_block_tables(torch.tensor(0, device=device), 1)
+
+
 def test_a_range_that_no_row_can_hold_is_refused(tables):
     before = state_of(tables)
     for block_ids in (range(10**30), range(-(10**30), 5)):

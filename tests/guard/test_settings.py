@@ -40,3 +40,9 @@ def test_a_wrong_variable_is_named(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "loud")
     with pytest.raises(GuardUsageError, match="ROWBOUND_MODE is 'loud'"):
         chosen_mode()
+
+
+@pytest.mark.parametrize("configuration", [[], 5, "x", {"Mode": "off"}, {"other": 1}])
+def test_a_configuration_of_something_else_is_refused(configuration):
+    with pytest.raises(GuardUsageError, match="it may hold `mode` alone"):
+        chosen_mode(configuration=configuration)
