@@ -114,7 +114,7 @@ class StagedLog:
         if staged != len(contents):
             raise GuardError(
                 f"staged lengths add up to {staged} block IDs, but {len(contents)} are staged; "
-                f"nothing was written. A list changed its length while it was appended."
+                f"all of them were dropped. A list changed its length while it was appended; append anew."
             )
         if num_writes > len(self._groups):
             self._groups = self._tiled_groups(len(rows))

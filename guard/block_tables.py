@@ -30,9 +30,9 @@ from guard._counts import Counts
 from guard._geometry import INT32_END, Geometry, bind_options, whole_number
 from guard._staging import Arrays, StagedLog, pack
 from guard._text import shown
-from guard.errors import BlockTableViolation, GuardUsageError
+from guard.errors import BlockTableViolation, GuardError, GuardUsageError
+from guard.metrics import GuardMetrics
 from guard.settings import Mode, chosen_mode
-from guard.snapshot import Snapshot
 from kernels import (
     PAD_SLOT,
     KernelError,
@@ -173,8 +173,8 @@ class BlockTables:
         self._batches: list[Arrays] = []
         self._dirty_rows = 0
         self._launches = 0
-        self._refused: dict[str, int] = {}
-        self._most_entries = np.zeros(self.num_kv_cache_groups, dtype=np.int64)
+        self.metrics = GuardMetrics()
+        self.metrics.resize(geometry.row_widths)
         limit = None if self.mode is Mode.OFF else self._id_limit
         self._quick_append = make_append(geometry, self._log, self._counts, limit, self._append_unusual)
         self._redirects = False
@@ -258,23 +258,26 @@ class BlockTables:
         )
         self.num_blocks.upload()
 
+    def _no_numbers(self, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(0, dtype=dtype, device=self.device)
+
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int32, device=self.device)
 
     @property
     def block_table_ptrs(self) -> torch.Tensor:
         """The tables' addresses, uint64 [groups]."""
-        return self._layout.pointers
+        return self._layout.pointers if self.num_kv_cache_groups else self._no_numbers(torch.uint64)
 
     @property
     def block_table_strides(self) -> torch.Tensor:
         """Entries from one row to the next, int64 [groups]."""
-        return self._layout.strides
+        return self._layout.strides if self.num_kv_cache_groups else self._no_numbers(torch.int64)
 
     @property
     def input_block_table_ptrs(self) -> torch.Tensor:
         """The forward-pass tables' addresses, uint64 [groups]."""
-        return self._inputs.pointers
+        return self._inputs.pointers if self.num_kv_cache_groups else self._no_numbers(torch.uint64)
 
     @property
     def redirect_writes_to_null_block(self) -> bool:
@@ -326,6 +329,10 @@ class BlockTables:
         self, req_index: Any, new_block_ids: Any, overwrite: bool
     ) -> tuple[int, tuple[int, ...], tuple[int, ...], list[int]]:
         """Return row, counts before and after, and the IDs of all groups of a legal write."""
+        try:
+            overwrite = bool(overwrite)
+        except (RuntimeError, ValueError) as error:
+            raise GuardUsageError(f"overwrite is neither true nor false: {shown(overwrite)}") from error
         row = refuse.row_of(req_index, self.max_num_reqs)
         before = self._counts.no_entries if overwrite else self._counts.held(row)
         if not isinstance(new_block_ids, tuple | list) or len(new_block_ids) != len(before):
@@ -374,25 +381,22 @@ class BlockTables:
         # What was appended row by row before stays ahead of the batch.
         self._close_log()
         self._batches.append(batch)
+        self.metrics.appends += len(batch.rows) // self.num_kv_cache_groups
         for row, counts in after:
             self._counts.hold(row, counts)
 
     def _refuse(self, violation: BlockTableViolation) -> None:
         """Count a refusal, and raise it unless the mode only counts."""
-        kind = violation.kind.value
-        self._refused[kind] = self._refused.get(kind, 0) + violation.total
+        self.metrics.refusals[violation.kind.value] += violation.total
         if self.mode is not Mode.COUNT:
             raise violation
 
-    def snapshot(self) -> Snapshot:
-        """Return what was refused so far, and the largest share of a row that was used."""
-        return Snapshot(
-            mode=self.mode,
-            launches=self._launches,
-            refused=dict(self._refused),
-            most_entries=tuple(self._most_entries.tolist()),
-            row_widths=self._geometry.row_widths,
-        )
+    def snapshot(self) -> dict[str, Any]:
+        """Return the mode, what was refused so far by kind, and the largest share of a row that was used.
+
+        Steps are the calls of `apply_staged_writes` that wrote, appends the rows that were staged.
+        """
+        return {"mode": self.mode.value, "launches": self._launches, **self.metrics.snapshot()}
 
     def report_kernel_violations(self, *, wait: bool = False) -> None:
         """Count, and raise unless the mode only counts, what kernels have refused since the last report.
@@ -407,8 +411,7 @@ class BlockTables:
         record.reset()
         if found:
             for other in found[1:]:
-                kind = refuse.kernel_kind(other).value
-                self._refused[kind] = self._refused.get(kind, 0) + other.total
+                self.metrics.refusals[refuse.kernel_kind(other).value] += other.total
             self._refuse(refuse.recorded(found))
 
     def _launched(self) -> None:
@@ -432,28 +435,45 @@ class BlockTables:
 
         Raises:
             BlockTableViolation: a kernel of an earlier step refused something; everything stays staged.
+            GuardError: a list changed its length while it was appended; everything that was staged since
+                the last call is dropped, and the rows are as that call left them.
         """
         self.report_kernel_violations()
         if not self.num_kv_cache_groups:
             self._log.clear()
             return
         self._close_log()
+        self.metrics.steps += bool(self._batches)
         while self._batches:
             self._write(self._batches[0])
             del self._batches[0]
 
     def _close_log(self) -> None:
         """Put what was appended row by row behind the batches."""
-        if self._log.rows:
-            self._batches.append(self._log.arrays())
-            self._log.clear()
+        if not self._log.rows:
+            return
+        try:
+            writes = self._log.arrays()
+        except GuardError:
+            self._drop_staged()
+            raise
+        self._batches.append(writes)
+        self.metrics.appends += len(self._log.rows)
+        self._log.clear()
+
+    def _drop_staged(self) -> None:
+        """Forget everything that is staged, and count what the device does."""
+        self._log.clear()
+        self._batches.clear()
+        for row, counts in enumerate(zip(*self.num_blocks.gpu.tolist(), strict=True)):
+            self._counts.hold(row, counts)
 
     def _write(self, writes: Arrays) -> None:
         packed = pack(writes, self.num_kv_cache_groups, max(self.blocks_per_kv_block), self._ring)
         self.report_kernel_violations()
         self._writer.write(packed, self._numbered())
         self._ring.launched()
-        np.maximum(self._most_entries, writes.most, out=self._most_entries)
+        self.metrics.most_used = [*map(max, self.metrics.most_used, writes.most.tolist())]
         self._launched()
 
     def gather_block_tables(

@@ -88,14 +88,12 @@ def deployment_of(vllm_config: Any, max_model_len: int) -> Deployment:
     drafts = getattr(speculative, "num_speculative_tokens", None) or 0
     encoder = bool(getattr(model, "is_encoder_decoder", False))
     samples = getattr(model, "runner_type", None) != "pooling" and not getattr(model, "is_diffusion", False)
-    # Up to 0.27 the scheduler alone knows the lookahead; it is the drafts and at most one more.
-    lookahead = getattr(vllm_config, "num_lookahead_tokens", drafts + 1 if drafts else 0)
     return Deployment(
         max_model_len=max_model_len,
         decode_context_parallel_size=parallel.decode_context_parallel_size,
         cp_kv_cache_interleave_size=getattr(parallel, "cp_kv_cache_interleave_size", 1),
         prefill_context_parallel_size=getattr(parallel, "prefill_context_parallel_size", 1),
-        num_lookahead_tokens=lookahead,
+        num_lookahead_tokens=vllm_config.num_lookahead_tokens,
         num_speculative_tokens=drafts,
         num_sampled_tokens=1 if samples else 0,
         enable_prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),

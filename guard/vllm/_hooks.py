@@ -1,9 +1,8 @@
 """Changes to the engine's classes: made after an import, each probed first, each taken back exactly.
 
 Four methods are changed: the two that make a runner's tables, the one that takes a session's chunk, and a
-worker's constructor. A module that is
-not imported yet is changed right after its import, so that installing the guard imports nothing of the
-engine and costs a process that runs no worker nothing.
+worker's constructor. A module that is not imported yet is changed right after its import, so that installing
+the guard imports nothing of the engine and costs a process that runs no worker nothing.
 """
 
 from __future__ import annotations

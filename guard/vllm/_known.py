@@ -50,25 +50,29 @@ _SESSIONS = KnownBad(
 )
 
 
-def _rings(*kinds: str, runners: tuple[Runner, ...] = (Runner.V1,)) -> KnownBad:
+def _rings(release: str, *kinds: str, runners: tuple[Runner, ...] = (Runner.V1,)) -> KnownBad:
     return KnownBad(
         "column-fits",
         kinds,
         runners,
         "the slot mapping reads a ring's row of one block by token position",
         "not guarded: the read is the kernel's",
-        f"python -m proofs.check --release vllm-0.33 --spec {kinds[0]} --invariant column-fits",
+        f"python -m proofs.check --release {release} --spec {kinds[0]} --invariant column-fits",
     )
 
 
 KNOWN_BAD: Mapping[str, tuple[KnownBad, ...]] = MappingProxyType(
     {
         "vllm-0.28": (_REPLICATED_STATE, _SESSIONS),
-        "vllm-0.29": (_rings("circular-buffer"), _SESSIONS),
-        "vllm-0.30": (_rings("circular-buffer"), _rings("kpool-tail", runners=_BOTH), _SESSIONS),
-        "vllm-0.31": (_rings("circular-buffer", "kpool-tail"), _SESSIONS),
-        "vllm-0.32": (_rings("circular-buffer"), _SESSIONS),
-        "vllm-0.33": (_rings("circular-buffer"), _SESSIONS),
+        "vllm-0.29": (_rings("vllm-0.29", "circular-buffer"), _SESSIONS),
+        "vllm-0.30": (
+            _rings("vllm-0.30", "circular-buffer"),
+            _rings("vllm-0.30", "kpool-tail", runners=_BOTH),
+            _SESSIONS,
+        ),
+        "vllm-0.31": (_rings("vllm-0.31", "circular-buffer", "kpool-tail"), _SESSIONS),
+        "vllm-0.32": (_rings("vllm-0.32", "circular-buffer"), _SESSIONS),
+        "vllm-0.33": (_rings("vllm-0.33", "circular-buffer"), _SESSIONS),
     }
 )
 """By release. The claims about drafts, resumed requests and further readers are left to the checker."""

@@ -310,6 +310,8 @@ def test_tables_without_groups_accept_empty_writes(device):
     tables.apply_staged_writes()
     assert tables.gather_block_tables(torch.zeros(1, dtype=torch.int32, device=device), 1) == ()
     assert tables.num_blocks.np.shape == (0, 4)
+    for addresses in (tables.block_table_ptrs, tables.block_table_strides, tables.input_block_table_ptrs):
+        assert addresses.shape == (0,)
     with pytest.raises(BlockTableViolation):
         tables.append_block_ids(0, ([1],), overwrite=True)
 

@@ -70,11 +70,18 @@ class Lying(list):
 
 def test_a_list_that_lies_about_its_length_never_shifts_the_writes_behind_it(device):
     tables = make(BlockTables, device, [4])
+    tables.append_block_ids(2, ([9],), overwrite=True)
+    tables.apply_staged_writes()
+    before = state_of(tables)
     tables.append_block_ids(0, (Lying([1, 2]),), overwrite=True)
     tables.append_block_ids(1, ([3],), overwrite=True)
-    with pytest.raises(GuardError, match="add up to 2 block IDs, but 3 are staged"):
+    tables.append_block_ids(2, ([4],), overwrite=True)
+    with pytest.raises(GuardError, match="add up to 3 block IDs, but 4 are staged; all of them were dropped"):
         tables.apply_staged_writes()
-    assert not tables.block_tables[0].gpu.any()
+    assert state_of(tables) == before
+    tables.append_block_ids(2, ([5],), overwrite=False)
+    tables.apply_staged_writes()
+    assert tables.block_tables[0].gpu[:3, :2].tolist() == [[0, 0], [0, 0], [9, 5]]
 
 
 @pytest.mark.gpu

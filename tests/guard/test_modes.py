@@ -38,7 +38,7 @@ def test_counting_leaves_a_refused_write_out_and_goes_on(device):
     assert state_of(tables) == before
     tables.apply_staged_writes()
     assert tables.block_tables[0].gpu[0].tolist() == [1, 2, 0, 0]
-    assert tables.snapshot().refused == {"row-capacity": 2, "row-index": 1}
+    assert tables.snapshot()["refusals"] == {"row-capacity": 2, "row-index": 1}
 
 
 def test_counting_counts_what_kernels_refused(device):
@@ -46,7 +46,7 @@ def test_counting_counts_what_kernels_refused(device):
     assert stale_read(tables, device).tolist() == [[-1]]
     wait(device)
     tables.gather_block_tables(torch.zeros(1, dtype=torch.int32, device=device), 1)
-    assert tables.snapshot().refused == {"kernel-read-past-row": 1}
+    assert tables.snapshot()["refusals"] == {"kernel-read-past-row": 1}
 
 
 def test_raising_reports_a_kernel_one_call_later(device):
@@ -56,7 +56,7 @@ def test_raising_reports_a_kernel_one_call_later(device):
     with pytest.raises(BlockTableViolation, match="Kernel launch 1 on the block tables left out 1 access "):
         tables.gather_block_tables(torch.zeros(1, dtype=torch.int32, device=device), 1)
     tables.gather_block_tables(torch.zeros(1, dtype=torch.int32, device=device), 1)
-    assert tables.snapshot().refused == {"kernel-read-past-row": 1}
+    assert tables.snapshot()["refusals"] == {"kernel-read-past-row": 1}
 
 
 def test_strict_reports_a_kernel_at_once(device):
@@ -77,7 +77,7 @@ def test_off_checks_nothing_and_writes_as_the_engine_does(device):
     # The fault that every other mode refuses: the fifth entry lies in the next row.
     assert tables.block_tables[0].gpu.tolist() == [[0, 0, 0, 0], [9, 0, 0, 0]]
     assert tables.num_blocks.gpu.tolist() == [[5, 1]]
-    assert tables.snapshot().refused == {}
+    assert tables.snapshot()["refusals"] == {}
 
 
 def test_off_and_raise_agree_on_what_fits(device):
@@ -93,8 +93,8 @@ def test_off_and_raise_agree_on_what_fits(device):
 
 def test_the_environment_and_a_mapping_choose_the_mode(device, monkeypatch):
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "count")
-    assert make(BlockTables, device, [4]).snapshot().mode == "count"
-    assert make(BlockTables, device, [4], configuration={"mode": "strict"}).snapshot().mode == "strict"
+    assert make(BlockTables, device, [4]).snapshot()["mode"] == "count"
+    assert make(BlockTables, device, [4], configuration={"mode": "strict"}).snapshot()["mode"] == "strict"
     with pytest.raises(GuardUsageError, match="choose one of off, count, raise, strict"):
         make(BlockTables, device, [4], mode="on")
 
@@ -107,6 +107,6 @@ def test_a_snapshot_knows_the_fullest_row_even_after_it_is_gone(device):
     tables.append_block_ids(0, ([], []), overwrite=True)
     tables.apply_staged_writes()
     snapshot = tables.snapshot()
-    assert (snapshot.most_entries, snapshot.row_widths) == ((3, 2), (4, 8))
-    assert snapshot.largest_share == (3 / 4, 2 / 8)
-    assert snapshot.launches == 2
+    assert (snapshot["most_used"], snapshot["row_widths"]) == ([3, 2], [4, 8])
+    assert snapshot["row_shares"] == [3 / 4, 2 / 8]
+    assert (snapshot["launches"], snapshot["steps"], snapshot["appends"]) == (2, 2, 3)

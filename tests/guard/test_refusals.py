@@ -252,6 +252,14 @@ def test_more_slots_than_there_are_cannot_be_asked_for(tables, device, asked):
         tables.get_dummy_slot_mappings(asked)
 
 
+@pytest.mark.parametrize("overwrite", [np.array([1, 2]), torch.tensor([1, 2])])
+def test_an_overwrite_that_is_neither_true_nor_false_is_refused(tables, overwrite):
+    before = state_of(tables)
+    with pytest.raises(GuardUsageError, match="overwrite is neither true nor false"):
+        tables.append_block_ids(0, ([1], [2]), overwrite)
+    assert state_of(tables) == before
+
+
 def test_a_mapping_without_dimensions_is_refused(tables, device):
     with pytest.raises(GuardUsageError, match="idx_mapping has 0 dimensions"):
         tables.gather_block_tables(torch.tensor(0, device=device), 1)

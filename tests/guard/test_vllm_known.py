@@ -1,5 +1,7 @@
 """The table of what the checker found in each release is what the checker says."""
 
+import shlex
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -7,6 +9,7 @@ pytest.importorskip("z3")
 
 from guard.vllm._known import KNOWN_BAD
 from invariants import RELEASES, claim, release
+from proofs.command import main
 from proofs.decide import decide
 from proofs.verdicts import Verdict, obligations
 
@@ -41,3 +44,17 @@ def test_what_is_known_bad_is_what_the_checker_does_not_prove(name):
         for runner in bad.runners
     }
     assert told == found(name)
+
+
+COMMANDS = {
+    bad.see.removeprefix("python -m proofs.check ")
+    for known in KNOWN_BAD.values()
+    for bad in known
+    if bad.see.startswith("python -m proofs.check ")
+}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_where_no_thread_is_named_the_command_shows_the_finding(command, capsys):
+    assert main(shlex.split(command)) == 1
+    assert "REFUTED" in capsys.readouterr().out
