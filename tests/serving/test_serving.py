@@ -164,7 +164,7 @@ def test_a_row_that_is_too_narrow_stops_the_start_up_by_group_and_token_count(se
 def test_without_the_guard_a_narrow_row_corrupts_answers_or_dies_elsewhere(serve):
     served = serve("batch", mode="off", fault="narrow-row")
     if served.result is None:
-        assert "could not broadcast" in served.output or "Engine" in served.output
+        assert "could not broadcast input array" in served.output
     else:
         assert served.result["logprobs"] != serve("batch", mode="off").result["logprobs"]
 
@@ -225,3 +225,15 @@ def test_v2s_real_tables_stage_and_count_the_same_and_refuse_for_all_groups(v2_t
     assert "group 1 exceeds row capacity (4097 > 4096)" in result["refused"]
     assert result["untouched"]
     assert result["restored"]
+
+
+def test_v1s_real_tables_hold_the_same_and_refuse_for_all_groups_before_a_count_moves(tmp_path_factory):
+    served = _run(["v1_tables.py"], tmp_path_factory.mktemp("v1"), "raise", {}, {})
+    assert served.result is not None, served.output
+    assert served.result["same"]
+    assert "group 1 exceeds row capacity (10 > 8)" in served.result["appended"]
+    assert "group 1 exceeds row capacity (9 > 8)" in served.result["added"]
+    assert served.result["untouched"]
+    # What the refusal prevents: the engine's own call has written group 0 when group 1 fails.
+    assert served.result["own_half_written"]
+    assert served.result["restored"]
