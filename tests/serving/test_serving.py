@@ -161,12 +161,21 @@ def test_a_row_that_is_too_narrow_stops_the_start_up_by_group_and_token_count(se
     assert "widen the row of group 0 to 4 entries, or lower max_model_len" in served.output
 
 
+def _dies_elsewhere_or_answers_otherwise(served, sound):
+    """Say whether a run that began to serve was harmed.
+
+    What a read outside a row finds is undefined: the slot may lie outside the cache (a segmentation fault), a
+    row may not take a list (an error of numpy's), or the answers change.
+    """
+    assert "BlockTableViolation" not in served.output
+    if served.result is None:
+        return "vllm.v1.engine.exceptions.EngineDeadError" in served.output
+    return served.result["logprobs"] != sound.result["logprobs"]
+
+
 def test_without_the_guard_a_narrow_row_corrupts_answers_or_dies_elsewhere(serve):
     served = serve("batch", mode="off", fault="narrow-row")
-    if served.result is None:
-        assert "could not broadcast input array" in served.output
-    else:
-        assert served.result["logprobs"] != serve("batch", mode="off").result["logprobs"]
+    assert _dies_elsewhere_or_answers_otherwise(served, serve("batch", mode="off")), served.output
 
 
 def test_a_narrow_row_is_counted_where_the_mode_is_count(serve):
@@ -185,11 +194,7 @@ def test_blocks_appended_twice_after_a_preemption_are_refused_by_request_and_row
 
 def test_without_the_guard_blocks_appended_twice_die_elsewhere_or_corrupt(serve):
     served = serve("batch", mode="off", fault="double-append")
-    assert "BlockTableViolation" not in served.output
-    if served.result is None:
-        assert "could not broadcast input array" in served.output
-    else:
-        assert served.result["logprobs"] != serve("batch", mode="off").result["logprobs"]
+    assert _dies_elsewhere_or_answers_otherwise(served, serve("batch", mode="off")), served.output
 
 
 def test_a_session_whose_chunks_outgrow_max_model_len_ends_alone(serve):
