@@ -93,20 +93,22 @@ def staged_writer_kernel(
     if BOUNDED:
         width = tl.load(widths + group)
         row_exists = (row >= 0) & (row < num_rows)
-        wanted = lane < tl.where(row_exists, length, 0)
-        inside = (column >= 0) & (column < width)
-        tl.store(table + row * stride + column, entries, mask=wanted & inside)
+        # The lanes first <= lane < last are inside the row; there are none if last <= first.
+        first = tl.maximum(-start, 0)
+        last = tl.where(row_exists, tl.minimum(length, width - start), 0)
+        tl.store(table + row * stride + column, entries, mask=(lane >= first) & (lane < last))
         if chunk == 0:
             stored = tl.minimum(tl.maximum(count, 0), width)
             tl.store(counts + group * counts_stride + row, stored.to(tl.int32), mask=row_exists)
-        if RECORD:
-            kept = tl.maximum(tl.minimum(start + length, width) - tl.maximum(start, 0), 0)
-            # One branch while all is well. Chunk 0 speaks for the write.
-            if (~row_exists | (kept < length)) & (chunk == 0):
-                refused = tl.where(row_exists, length - kept, 0)
-                first = tl.where((start >= 0) & (start < width), width, start)
-                report_scalar(words, flag, WRITE_PAST_ROW, group, row, first, width, launch, refused)
-                report_scalar(words, flag, WRITE_ROW, group, row, row, num_rows, launch, ~row_exists)
+            if RECORD:
+                refuses = ~row_exists | (last - first < length)
+                # One branch while all is well.
+                if refuses:
+                    kept = tl.maximum(last - first, 0)
+                    refused = tl.where(row_exists, length - kept, 0)
+                    wanted = tl.where((start >= 0) & (start < width), width, start)
+                    report_scalar(words, flag, WRITE_PAST_ROW, group, row, wanted, width, launch, refused)
+                    report_scalar(words, flag, WRITE_ROW, group, row, row, num_rows, launch, ~row_exists)
     else:
         tl.store(table + row * stride + column, entries, mask=lane < length)
         if chunk == 0:
