@@ -75,16 +75,17 @@ def _first_line(error):
     return str(error).split("\n")[0] or "no message"
 
 
-HEADER = ("spec type", "steps", "largest list", "bound", "gap", "bound reached", "V1 rows", "V1 slots")
+WORKERS = ("V1 rows", "V1 slots", "V2 rows", "V2 slots")
+HEADER = ("spec type", "steps", "largest list", "bound", "gap", "bound reached", *WORKERS)
 
 
 def row_of(kind, record):
     """One line of the table."""
-    rows = f"{record.rows:,} equal" if record.rows else "-"
-    slots = f"{record.slots:,} equal" if record.slots else "-"
+    equal = (record.rows, record.slots, record.v2_rows, record.v2_slots)
     return (
         kind, f"{record.steps:,}", str(record.largest), str(record.bound), str(record.gap),
-        f"{record.reached} of {record.setups}", rows, slots,
+        f"{record.reached} of {record.setups}",
+        *(f"{count:,}" if count else "-" for count in equal),
     )  # fmt: skip
 
 
@@ -125,6 +126,8 @@ def _print_notes(tally, kinds):
             print(f"not driven  {kind}: {engine.NOT_DRIVEN[kind]}")
         if kind in MANAGER_ALONE:
             print(f"no rows     {kind}: {MANAGER_ALONE[kind]}")
+        if (record := tally.of.get(kind)) and record.narrow:
+            print(f"too narrow  {kind}: {record.narrow_first}; {record.narrow} lists kept from their rows")
     for kind, record in tally.of.items():
         for reason, count in record.refused.items():
             print(f"refused     {kind}: {count} setups by the engine itself: {reason}")

@@ -8,7 +8,7 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from setups import setups
-from worker_rows import WorkerRows
+from worker_rows import V1Rows, V2Rows
 
 from invariants import MambaAlignSpec, max_num_tokens, release
 
@@ -193,7 +193,9 @@ class SchedulerMachine(_Machine):
         setup = data.draw(setups(self.kind, self.release_name), label="setup")
         self.scheduler, self.hash_block = self.begin(setup, engine.scheduler)
         self.watch = Watch(setup, self.scheduler.kv_cache_manager, self.tally)
-        self.rows = WorkerRows(setup, self.tally)
+        self.rows = [V1Rows(setup, self.tally)]
+        if setup.on_v2:
+            self.rows.append(V2Rows(setup, self.tally))
         self.limit = setup.deployment.max_model_len
 
     @rule(
@@ -238,7 +240,8 @@ class SchedulerMachine(_Machine):
 
     def _step(self, drafts, accepted):
         out = self.scheduler.schedule()
-        self.rows.take(out, self.scheduler)
+        for rows in self.rows:
+            rows.take(out, self.scheduler)
         names = list(out.num_scheduled_tokens)
         if not names:
             return
