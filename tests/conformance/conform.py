@@ -1,7 +1,7 @@
 """Holds the installed vLLM against `invariants`: `python tests/conformance/conform.py`, in its environment.
 
-For each spec type that the release has, one machine drives KVCacheManager and one drives Scheduler and V1's
-tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so;
+For each spec type that the release has, one machine drives KVCacheManager, one Scheduler and V1's tables, and
+one Scheduler and V2's tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so;
 2: nothing could be run.
 """
 
@@ -26,7 +26,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from invariants import SPEC_KINDS, release
 
-MACHINES = (machines.ManagerMachine, machines.SchedulerMachine)
+MACHINES = (machines.ManagerMachine, machines.SchedulerMachine, machines.V2SchedulerMachine)
 MANAGER_ALONE = {"cross-attention": "its requests need an encoder's inputs, so Scheduler is not driven"}
 
 
@@ -36,9 +36,9 @@ def kinds_of(known):
 
 
 def run_kind(kind, known, tally, examples):
-    """Drive both machines of one type; the first difference is raised, shrunk to the smallest one found."""
+    """Drive the machines of one type; the first difference is raised, shrunk to the smallest one found."""
     for base in MACHINES:
-        if kind in MANAGER_ALONE and base is machines.SchedulerMachine:
+        if kind in MANAGER_ALONE and issubclass(base, machines.SchedulerMachine):
             continue
         run_state_machine_as_test(
             machines.machine_of(base, kind, known.name, tally),

@@ -79,9 +79,11 @@ class ExpectedRows:
         spec = layer(self.specs[group])
         return isinstance(spec, AttentionSpec) and not isinstance(spec, CrossAttentionSpec)
 
-    def maps_nothing(self, group, enabled):
-        """Say whether the runner has been told to leave the group out, which only a ring's layers ask for."""
-        return not enabled and isinstance(layer(self.specs[group]), CircularBufferSpec)
+    def unmapped(self, group, got):
+        """Check the slots of a group that the runner leaves out: none, and only a ring is left out."""
+        if not isinstance(layer(self.specs[group]), CircularBufferSpec):
+            return "the runner maps no position", "invariants has a column for each"
+        return None if set(got) == {PAD} else (f"slots are {got}", "a ring's layers map its positions")
 
     def slot(self, group, row, position, rank):
         """Say where a position lies: block of its column, and offset; PAD on other ranks."""

@@ -1,6 +1,8 @@
-"""Two Hypothesis state machines: one drives the engine's KVCacheManager, one its Scheduler."""
+"""Hypothesis state machines: one drives the engine's KVCacheManager, two its Scheduler, one for each runner."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import vllm_engine as engine
 from comparison import Watch
@@ -188,14 +190,19 @@ class SchedulerMachine(_Machine):
 
     sessions = True
 
+    def setup_for_rows(self, setup):
+        """Return the setup as it is: V1 knows what a scheduler tells that was made for V2."""
+        return setup
+
+    def make_rows(self, setup):
+        return V1Rows(setup, self.tally)
+
     @initialize(data=st.data())
     def begins(self, data):
-        setup = data.draw(setups(self.kind, self.release_name), label="setup")
+        setup = self.setup_for_rows(data.draw(setups(self.kind, self.release_name), label="setup"))
         self.scheduler, self.hash_block = self.begin(setup, engine.scheduler)
         self.watch = Watch(setup, self.scheduler.kv_cache_manager, self.tally)
-        self.rows = [V1Rows(setup, self.tally)]
-        if setup.on_v2:
-            self.rows.append(V2Rows(setup, self.tally))
+        self.rows = self.make_rows(setup)
         self.limit = setup.deployment.max_model_len
 
     @rule(
@@ -240,8 +247,7 @@ class SchedulerMachine(_Machine):
 
     def _step(self, drafts, accepted):
         out = self.scheduler.schedule()
-        for rows in self.rows:
-            rows.take(out, self.scheduler)
+        self.rows.take(out, self.scheduler)
         names = list(out.num_scheduled_tokens)
         if not names:
             return
@@ -270,6 +276,18 @@ class SchedulerMachine(_Machine):
             # Before 0.33 a draft accepted beyond max_tokens breaks the session: FINDINGS.md, finding 2.
             accepted = min(accepted, max(0, request.max_tokens - request.num_output_tokens - 1))
         return [7] * (1 + min(accepted, proposed))
+
+
+class V2SchedulerMachine(SchedulerMachine):
+    """The same with a scheduler that was made for Model Runner V2, and V2's rows."""
+
+    recorder = None
+
+    def setup_for_rows(self, setup):
+        return replace(setup, on_v2=True)
+
+    def make_rows(self, setup):
+        return V2Rows(setup, self.tally, self.recorder)
 
 
 def machine_of(base, kind, release_name, tally):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import v2_runner
 import vllm_engine as engine
 from comparison import Mismatch
-from expected_rows import PAD, ExpectedRows
+from expected_rows import ExpectedRows
 
 from invariants import Runner, entries_needed, max_num_tokens, release, row_width
 
@@ -264,10 +264,9 @@ class V2Rows(_WorkerRows):
 
     def _compare_slots(self, group, rows, spans, rank, slots):
         table = self.tables.block_tables[group].gpu
-        enabled = self.worker.arguments.get("slot_mapping_enabled", [True] * len(slots))[group]
-        if self.expected.maps_nothing(group, enabled):
-            if set(slots) != {PAD}:
-                self._require(group, (f"slots are {slots}", "a ring's positions are mapped by its layers"))
+        enabled = self.worker.arguments.get("slot_mapping_enabled")
+        if enabled and not enabled[group]:
+            self._require(group, self.expected.unmapped(group, slots))
         elif self.expected.maps_positions(group):
             self._require(group, self.expected.slots(group, table[rows], spans, rank, slots))
             self.record.v2_slots += len(slots)
