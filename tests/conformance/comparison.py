@@ -51,6 +51,8 @@ class Record:
     v2_slots: int = 0
     narrow: int = 0
     narrow_first: str = ""
+    dealt: int = 0
+    dealt_first: str = ""
     beyond: int = 0
     beyond_first: str = ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import logging
 import sys
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import machines
+import recording
 import replays
 import vllm_engine as engine
 from comparison import Mismatch, Tally
@@ -27,6 +29,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from invariants import SPEC_KINDS, release
 
 MACHINES = (machines.ManagerMachine, machines.SchedulerMachine, machines.V2SchedulerMachine)
+_RECORDED_EXAMPLES, _RUNS_KEPT = 12, 1
+"""How many runs `--record` drives of each type, and how many of each sort it keeps."""
 MANAGER_ALONE = {"cross-attention": "its requests need an encoder's inputs, so Scheduler is not driven"}
 
 
@@ -40,14 +44,18 @@ def run_kind(kind, known, tally, examples):
     for base in MACHINES:
         if kind in MANAGER_ALONE and issubclass(base, machines.SchedulerMachine):
             continue
-        run_state_machine_as_test(
-            machines.machine_of(base, kind, known.name, tally),
-            settings=settings(
-                max_examples=examples, stateful_step_count=25, deadline=None, derandomize=True,
-                database=None, report_multiple_bugs=False, print_blob=False,
-                phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
-            ),
-        )  # fmt: skip
+        _drive(base, kind, known, tally, examples)
+
+
+def _drive(base, kind, known, tally, examples):
+    run_state_machine_as_test(
+        machines.machine_of(base, kind, known.name, tally),
+        settings=settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, derandomize=True,
+            database=None, report_multiple_bugs=False, print_blob=False,
+            phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+        ),
+    )  # fmt: skip
 
 
 def _difference(kind, known, tally, examples):
@@ -131,10 +139,26 @@ def _print_notes(tally, kinds):
     for kind, record in tally.of.items():
         for reason, count in record.refused.items():
             print(f"refused     {kind}: {count} setups by the engine itself: {reason}")
+        if record.dealt:
+            print(f"dealt anew  {kind}: {record.dealt_first} (FINDINGS.md, finding 3)")
     sessions = [(kind, record) for kind, record in tally.of.items() if record.beyond]
     for kind, record in sessions[:1]:
         more = f"; {len(sessions) - 1} more types likewise" if sessions[1:] else ""
         print(f"session     {kind}: {record.beyond_first} (FINDINGS.md, finding 1){more}")
+
+
+def record(known, kinds, file):
+    """Write what the schedulers of a release hand to V2's tables, a few runs of each type."""
+    with gzip.open(file, "wt", encoding="utf-8", compresslevel=9) as lines:
+        for kind in kinds:
+            if kind in engine.NOT_DRIVEN or kind in MANAGER_ALONE:
+                continue
+            recorder = recording.Recorder()
+            recorded = type("Recorded", (machines.V2SchedulerMachine,), {"recorder": recorder})
+            _drive(recorded, kind, known, Tally(), _RECORDED_EXAMPLES)
+            runs = recorder.kept(_RUNS_KEPT)
+            recording.write(lines, runs)
+            print(f"{kind}: {len(runs)} runs of {len(recorder.runs)}")
 
 
 def _broken(name):
@@ -156,6 +180,9 @@ def main(given=None):
     parser.add_argument(
         "--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed"
     )
+    parser.add_argument(
+        "--record", metavar="FILE", help="write what V2's tables are handed to FILE (JSON lines, gzip) and stop"
+    )
     asked = parser.parse_args(given)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -163,6 +190,9 @@ def main(given=None):
     try:
         known = release(engine.release_name())
         kinds = asked.spec or kinds_of(known)
+        if asked.record:
+            record(known, kinds, asked.record)
+            return 0
         print(f"vLLM {engine.version()} against invariants' {known.name}")
         with _broken(asked.edit).applied() if asked.edit else contextlib.nullcontext():
             conforms = run(known, kinds, asked.examples)
