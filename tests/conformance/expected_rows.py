@@ -23,6 +23,8 @@ from invariants import (
 )
 
 PAD = -1
+_DEALS_KERNEL_BLOCKS = {"vllm-0.28"}
+"""Releases whose V2 deals positions out to the ranks within kernel blocks: FINDINGS.md, finding 3."""
 
 
 def layer(spec):
@@ -78,6 +80,16 @@ class ExpectedRows:
         """Say whether the runner maps the group's positions to slots that a kernel uses."""
         spec = layer(self.specs[group])
         return isinstance(spec, AttentionSpec) and not isinstance(spec, CrossAttentionSpec)
+
+    def deals_short_blocks(self, group):
+        """Say whether V2 of the release deals runs out within kernel blocks that are shorter than a run."""
+        deployment, size = self.deployment, layer(self.held(group)).kernel_block_size
+        return (
+            deployment.decode_context_parallel_size > 1
+            and size % deployment.cp_kv_cache_interleave_size > 0
+            and self.runner is Runner.V2
+            and self.release in _DEALS_KERNEL_BLOCKS
+        )
 
     def unmapped(self, group, got):
         """Check the slots of a group that the runner leaves out: none, and only a ring is left out."""

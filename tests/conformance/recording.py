@@ -8,6 +8,7 @@ of the scheduler (null where it nulled a block), first position, number of token
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 
 import invariants
@@ -38,14 +39,13 @@ class Recorder:
 
     def step(self, rows):
         """End a step; `rows` has (row, the scheduler's lists, positions of the step's tokens)."""
-        self.runs[-1]["steps"].append({
-            "appends": self._appends,
-            "rows": [[row, lists, span.start, len(span)] for row, lists, span in rows],
-        })  # fmt: skip
+        if self._appends or rows:
+            told = [[row, lists, span.start, len(span)] for row, lists, span in rows]
+            self.runs[-1]["steps"].append({"appends": self._appends, "rows": told})
         self._appends = []
 
     def kept(self, count):
-        """Return the runs with the most appends: of all, and of those with dcp, drafts or a refused list."""
+        """Return the runs with the most appends: of all, of those with dcp, and of those with a refused list."""
         groups = (
             lambda run: True,
             lambda run: run["deployment"]["decode_context_parallel_size"] > 1,
@@ -80,12 +80,12 @@ def deployment_of(run):
     return Deployment(**run["deployment"])
 
 
-def write(lines, runs):
-    """Write runs as JSON lines."""
-    for run in runs:
-        lines.write(json.dumps(run, separators=(",", ":")) + "\n")
+def write(path, runs):
+    """Write runs as JSON lines; the same runs give the same file."""
+    lines = "".join(json.dumps(run, separators=(",", ":")) + "\n" for run in runs)
+    path.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
 
-def read(lines):
-    """Read the runs of an open file."""
-    return [json.loads(line) for line in lines]
+def read(path):
+    """Read the runs of a file."""
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]

@@ -11,16 +11,12 @@ from __future__ import annotations
 import v2_runner
 import vllm_engine as engine
 from comparison import Mismatch
-from expected_rows import ExpectedRows, layer
+from expected_rows import ExpectedRows
 
 from invariants import Runner, entries_needed, max_num_tokens, release, row_width
 
 _SLOTS_EACH = 3
 """Slots are compared once in so many steps, one rank at a time: Triton's interpreter takes its time."""
-
-
-_DEALS_KERNEL_BLOCKS = {"vllm-0.28"}
-"""Releases whose V2 deals positions out within kernel blocks: FINDINGS.md, finding 3."""
 
 
 class _WorkerRows:
@@ -273,18 +269,9 @@ class V2Rows(_WorkerRows):
             self._require(group, self.expected.unmapped(group, slots))
         elif self.expected.maps_positions(group):
             fault = self.expected.slots(group, table[rows], spans, rank, slots)
-            if fault and self._deals_anew(group):
+            if fault and self.expected.deals_short_blocks(group):
                 self.record.dealt += 1
                 self.record.dealt_first = self.record.dealt_first or f"{fault[0]}; {self.setup.sizes()}"
                 return
             self._require(group, fault)
             self.record.v2_slots += len(slots)
-
-    def _deals_anew(self, group):
-        """Say whether the release deals a rank's runs out within kernel blocks that are shorter than a run."""
-        deployment, spec = self.setup.deployment, layer(self.expected.held(group))
-        return (
-            deployment.decode_context_parallel_size > 1
-            and spec.kernel_block_size % deployment.cp_kv_cache_interleave_size
-            and self.setup.release in _DEALS_KERNEL_BLOCKS
-        )
