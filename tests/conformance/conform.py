@@ -1,8 +1,8 @@
 """Holds the installed vLLM against `invariants`: `python tests/conformance/conform.py`, in its environment.
 
 For each spec type that the release has, one machine drives KVCacheManager, one Scheduler and V1's tables, and
-one Scheduler and V2's tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so;
-2: nothing could be run.
+one Scheduler and V2's tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was
+reached; 1: not so; 2: nothing could be run.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ def main(given=None):
         "--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed"
     )
     parser.add_argument(
-        "--record", metavar="FILE", help="write what V2's tables are handed to FILE (JSON lines, gzip) and stop"
+        "--record",
+        metavar="FILE",
+        help="write what V2's tables are handed to FILE (JSON lines, gzip) and stop",
     )
     asked = parser.parse_args(given)
     logging.disable(logging.WARNING)

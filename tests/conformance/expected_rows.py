@@ -109,7 +109,9 @@ class ExpectedRows:
 
     def slots(self, group, rows, spans, rank, got):
         """Check the slots of a step, which maps the positions of each span through the row beside it."""
-        wanted = [(p, self.slot(group, row, p, rank)) for row, span in zip(rows, spans, strict=True) for p in span]
+        wanted = [
+            (p, self.slot(group, row, p, rank)) for row, span in zip(rows, spans, strict=True) for p in span
+        ]
         for (position, slot), mapped in zip(wanted, got, strict=True):
             if mapped != slot:
                 return (

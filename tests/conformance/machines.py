@@ -1,4 +1,4 @@
-"""Hypothesis state machines: one drives the engine's KVCacheManager, two its Scheduler, one for each runner."""
+"""Hypothesis state machines: one drives the engine's KVCacheManager, and one for each runner its Scheduler."""
 
 from __future__ import annotations
 

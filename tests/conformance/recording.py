@@ -45,7 +45,7 @@ class Recorder:
         self._appends = []
 
     def kept(self, count):
-        """Return the runs with the most appends: of all, of those with dcp, and of those with a refused list."""
+        """Return the runs with the most appends: of all, of those with dcp, of those with a refused list."""
         groups = (
             lambda run: True,
             lambda run: run["deployment"]["decode_context_parallel_size"] > 1,

@@ -1,4 +1,4 @@
-"""Replays each entry of FINDINGS.md on the installed vLLM's own Scheduler or tables, and checks that it is still so."""
+"""Replays entries of FINDINGS.md on the installed vLLM's own code, and checks that they are still so."""
 
 from __future__ import annotations
 

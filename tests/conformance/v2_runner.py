@@ -16,7 +16,6 @@ from unittest.mock import MagicMock, patch
 import vllm_engine as engine
 
 from invariants import UniformTypeSpec
-from tests.kernels.wide_masks import accept_wide_masks
 
 _V2 = "vllm.v1.worker.gpu"
 _ABSENT = (
@@ -44,6 +43,8 @@ def _modules():
     import vllm.triton_utils
     import vllm.v1.attention.backends.utils
 
+    from tests.kernels.wide_masks import accept_wide_masks
+
     with engine.known_layout("Model Runner V2"):
         host = importlib.import_module("vllm.v1.worker.cpu.buffer_utils")
         with (
@@ -54,8 +55,10 @@ def _modules():
             buffers = importlib.import_module(f"{_V2}.buffer_utils")
             buffers.UvaBuffer = host.UvaBuffer
             tables = importlib.import_module(f"{_V2}.block_table")
-        if not hasattr(tables._gather_block_tables_kernel, "run"):  # noqa: SLF001  # see that it was in time
-            raise engine.UnknownLayout(f"vLLM {engine.version()} imports V2's tables before they are asked for")
+        if not hasattr(tables._gather_block_tables_kernel, "run"):
+            raise engine.UnknownLayout(
+                f"vLLM {engine.version()} imports V2's tables before they are asked for"
+            )
         if hasattr(host, "is_uva_available"):
             host.is_uva_available = lambda: True
         importlib.import_module("vllm.utils.torch_utils").PIN_MEMORY = False
@@ -136,7 +139,7 @@ class Worker:
         self._runner = MagicMock(
             block_tables=self.tables, req_states=self.states, is_last_pp_rank=False, **dict.fromkeys(_ABSENT)
         )
-        self._runner._remove_request = MethodType(self._class._remove_request, self._runner)  # noqa: SLF001  # vLLM's
+        self._runner._remove_request = MethodType(self._class._remove_request, self._runner)
 
     def take(self, out):
         """Take over one step, in the order of the runner's `execute_model`."""

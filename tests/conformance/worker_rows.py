@@ -1,9 +1,8 @@
 """The engine's block tables, fed with the scheduler's lists and compared with plain lists after each step.
 
 What must hold, on V1's `MultiGroupBlockTable` and on V2's `BlockTables`: the row's count is the scheduler's
-list's length, the row has the list's blocks wherever the list has not nulled them, and each position's slot is
-the one that `invariants` computes column and offset of. V2's rows are those of a scheduler for V2, and its
-gathered rows have what its rows have.
+list's length, the row has the list's blocks wherever the list has not nulled them, and each position's slot
+is the one that `invariants` computes column and offset of. V2's gathered rows have what its rows have.
 """
 
 from __future__ import annotations
@@ -123,7 +122,9 @@ class V1Rows(_WorkerRows):
         """Only a session that outgrew its context may not fit; its row is left as it was."""
         return all(
             len(self.expected.entries(group, held)) <= table.max_num_blocks_per_req
-            for group, (held, table) in enumerate(zip(self.known[name], self.tables.block_tables, strict=True))
+            for group, (held, table) in enumerate(
+                zip(self.known[name], self.tables.block_tables, strict=True)
+            )
         )
 
     def _add(self, name):

@@ -47,7 +47,7 @@ class Replay:
         self.ranks = [make(rank) for rank in range(self.deployment.decode_context_parallel_size)]
         self.told, self.refused, self.compared = {}, 0, 0
 
-    def play(self, refuses=True):
+    def play(self, *, refuses=True):
         """Play all steps; each compares every row of the batch, and one rank's forward pass."""
         for number, step in enumerate(self.run["steps"]):
             for row, lists, overwrite, fits in step["appends"]:
