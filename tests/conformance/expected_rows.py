@@ -98,12 +98,17 @@ class ExpectedRows:
         return None if set(got) == {PAD} else (f"slots are {got}", "a ring's layers map its positions")
 
     def slot(self, group, row, position, rank):
-        """Say where a position lies: block of its column, and offset; PAD on other ranks."""
+        """Say where a position lies: block of its column, and offset; PAD on other ranks.
+
+        A column outside the row is said in words, which no slot equals.
+        """
         spec = layer(self.held(group))
         if spec.owner(self.deployment, position) != rank:
             return PAD
         access = Access(position=position)
         at = column(self.deployment, self.specs[group], access, runner=self.runner, release=self.release)
+        if not 0 <= at < len(row):
+            return f"column {at} of a row of {len(row)}"
         _, offset = spec.place_on_rank(self.deployment, position)
         return int(row[at]) * spec.kernel_block_size + offset % spec.kernel_block_size
 

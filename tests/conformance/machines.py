@@ -1,4 +1,4 @@
-"""Hypothesis state machines: one drives the engine's KVCacheManager, and one for each runner its Scheduler."""
+"""Hypothesis state machines: one drives the engine's KVCacheManager, one for each runner its Scheduler."""
 
 from __future__ import annotations
 
