@@ -241,11 +241,11 @@ class V2Rows(_WorkerRows):
         return lists
 
     def _held(self, row):
-        for table, counts, on_device in zip(
-            self.tables.block_tables, self.tables.num_blocks.np, self.tables.num_blocks.gpu, strict=True
-        ):
-            count = int(counts[row])
-            yield (count if count == int(on_device[row]) else -1), table.gpu[row, :count].tolist()
+        for group, table in enumerate(self.tables.block_tables):
+            count = int(self.tables.num_blocks.np[group, row])
+            if count != (copied := int(self.tables.num_blocks.gpu[group, row])):
+                self._require(group, (f"the device counts {copied} entries", f"the host counts {count}"))
+            yield count, table.gpu[row, :count].tolist()
 
     def _compare_batch(self, rows, spans):
         if not rows:
