@@ -1,10 +1,10 @@
-"""Recorded lists of vLLM's own schedulers, replayed into the guarded tables and into the engine's own.
+r"""Recorded lists of vLLM's own schedulers, replayed into the guarded tables and into the engine's own.
 
 The recordings in scheduler_lists/ are real runs of each release's scheduler. After each step counts, rows,
 gathered rows and slots are what the scheduler's lists and `invariants` say. To make one anew after
 `make conformance` (0.32.0 is the environment's own and needs no folder):
 
-    PYTHONHASHSEED=0 PYTHONPATH=.engines/0.33.0:. .engines/env/bin/python tests/conformance/conform.py \\
+    PYTHONHASHSEED=0 PYTHONPATH=.engines/0.33.0:. .engines/env/bin/python tests/conformance/conform.py \
         --record tests/guard/scheduler_lists/vllm-0.33.jsonl.gz
 """
 
