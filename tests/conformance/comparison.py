@@ -11,6 +11,7 @@ import inspect
 from dataclasses import dataclass, field, replace
 
 import vllm_engine as engine
+from expected_rows import layer
 
 from invariants import (
     Access,
@@ -22,7 +23,6 @@ from invariants import (
     Request,
     RSWASpec,
     Runner,
-    UniformTypeSpec,
     entries_needed,
     max_num_tokens,
     release,
@@ -47,6 +47,12 @@ class Record:
     reached: int = 0
     rows: int = 0
     slots: int = 0
+    v2_rows: int = 0
+    v2_slots: int = 0
+    narrow: int = 0
+    narrow_first: str = ""
+    dealt: int = 0
+    dealt_first: str = ""
     beyond: int = 0
     beyond_first: str = ""
 
@@ -59,10 +65,6 @@ class Tally:
 
     def record(self, kind):
         return self.of.setdefault(kind, Record())
-
-
-def layer(spec):
-    return spec.inner if isinstance(spec, UniformTypeSpec) else spec
 
 
 class Watch:

@@ -1,8 +1,8 @@
 """Holds the installed vLLM against `invariants`: `python tests/conformance/conform.py`, in its environment.
 
-For each spec type that the release has, one machine drives KVCacheManager and one drives Scheduler and V1's
-tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was reached; 1: not so;
-2: nothing could be run.
+For each spec type that the release has, one machine drives KVCacheManager, one Scheduler and V1's tables, and
+one Scheduler and V2's tables. Prints a table. Exit code 0: no list, row or slot differs, and every bound was
+reached; 1: not so; 2: nothing could be run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import machines
+import recording
 import replays
 import vllm_engine as engine
 from comparison import Mismatch, Tally
@@ -26,7 +27,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from invariants import SPEC_KINDS, release
 
-MACHINES = (machines.ManagerMachine, machines.SchedulerMachine)
+MACHINES = (machines.ManagerMachine, machines.SchedulerMachine, machines.V2SchedulerMachine)
+_RECORDED_EXAMPLES, _RUNS_KEPT = 20, 3
+"""How many runs `--record` drives of each type, and how many of each sort it keeps."""
 MANAGER_ALONE = {"cross-attention": "its requests need an encoder's inputs, so Scheduler is not driven"}
 
 
@@ -36,18 +39,22 @@ def kinds_of(known):
 
 
 def run_kind(kind, known, tally, examples):
-    """Drive both machines of one type; the first difference is raised, shrunk to the smallest one found."""
+    """Drive the machines of one type; the first difference is raised, shrunk to the smallest one found."""
     for base in MACHINES:
-        if kind in MANAGER_ALONE and base is machines.SchedulerMachine:
+        if kind in MANAGER_ALONE and issubclass(base, machines.SchedulerMachine):
             continue
-        run_state_machine_as_test(
-            machines.machine_of(base, kind, known.name, tally),
-            settings=settings(
-                max_examples=examples, stateful_step_count=25, deadline=None, derandomize=True,
-                database=None, report_multiple_bugs=False, print_blob=False,
-                phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
-            ),
-        )  # fmt: skip
+        _drive(base, kind, known, tally, examples)
+
+
+def _drive(base, kind, known, tally, examples):
+    run_state_machine_as_test(
+        machines.machine_of(base, kind, known.name, tally),
+        settings=settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, derandomize=True,
+            database=None, report_multiple_bugs=False, print_blob=False,
+            phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+        ),
+    )  # fmt: skip
 
 
 def _difference(kind, known, tally, examples):
@@ -75,16 +82,17 @@ def _first_line(error):
     return str(error).split("\n")[0] or "no message"
 
 
-HEADER = ("spec type", "steps", "largest list", "bound", "gap", "bound reached", "V1 rows", "V1 slots")
+WORKERS = ("V1 rows", "V1 slots", "V2 rows", "V2 slots")
+HEADER = ("spec type", "steps", "largest list", "bound", "gap", "bound reached", *WORKERS)
 
 
 def row_of(kind, record):
     """One line of the table."""
-    rows = f"{record.rows:,} equal" if record.rows else "-"
-    slots = f"{record.slots:,} equal" if record.slots else "-"
+    equal = (record.rows, record.slots, record.v2_rows, record.v2_slots)
     return (
         kind, f"{record.steps:,}", str(record.largest), str(record.bound), str(record.gap),
-        f"{record.reached} of {record.setups}", rows, slots,
+        f"{record.reached} of {record.setups}",
+        *(f"{count:,}" if count else "-" for count in equal),
     )  # fmt: skip
 
 
@@ -125,13 +133,32 @@ def _print_notes(tally, kinds):
             print(f"not driven  {kind}: {engine.NOT_DRIVEN[kind]}")
         if kind in MANAGER_ALONE:
             print(f"no rows     {kind}: {MANAGER_ALONE[kind]}")
+        if (record := tally.of.get(kind)) and record.narrow:
+            print(f"too narrow  {kind}: {record.narrow_first}; {record.narrow} lists kept from their rows")
     for kind, record in tally.of.items():
         for reason, count in record.refused.items():
             print(f"refused     {kind}: {count} setups by the engine itself: {reason}")
+        if record.dealt:
+            print(f"dealt anew  {kind}: {record.dealt_first} (FINDINGS.md, finding 3)")
     sessions = [(kind, record) for kind, record in tally.of.items() if record.beyond]
     for kind, record in sessions[:1]:
         more = f"; {len(sessions) - 1} more types likewise" if sessions[1:] else ""
         print(f"session     {kind}: {record.beyond_first} (FINDINGS.md, finding 1){more}")
+
+
+def record(known, kinds, file):
+    """Write what the schedulers of a release hand to V2's tables, a few runs of each type."""
+    kept = []
+    for kind in kinds:
+        if kind in engine.NOT_DRIVEN or kind in MANAGER_ALONE:
+            continue
+        recorder = recording.Recorder()
+        recorded = type("Recorded", (machines.V2SchedulerMachine,), {"recorder": recorder})
+        _drive(recorded, kind, known, Tally(), _RECORDED_EXAMPLES)
+        runs = recorder.kept(_RUNS_KEPT)
+        print(f"{kind}: {len(runs)} runs of {len(recorder.runs)}")
+        kept.extend(runs)
+    recording.write(Path(file), kept)
 
 
 def _broken(name):
@@ -153,6 +180,11 @@ def main(given=None):
     parser.add_argument(
         "--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed"
     )
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="write what V2's tables are handed to FILE (JSON lines, gzip) and stop",
+    )
     asked = parser.parse_args(given)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -160,6 +192,9 @@ def main(given=None):
     try:
         known = release(engine.release_name())
         kinds = asked.spec or kinds_of(known)
+        if asked.record:
+            record(known, kinds, asked.record)
+            return 0
         print(f"vLLM {engine.version()} against invariants' {known.name}")
         with _broken(asked.edit).applied() if asked.edit else contextlib.nullcontext():
             conforms = run(known, kinds, asked.examples)

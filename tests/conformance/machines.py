@@ -1,6 +1,8 @@
-"""Two Hypothesis state machines: one drives the engine's KVCacheManager, one its Scheduler."""
+"""Hypothesis state machines: one drives the engine's KVCacheManager, one for each runner its Scheduler."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import vllm_engine as engine
 from comparison import Watch
@@ -8,7 +10,7 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from setups import setups
-from worker_rows import WorkerRows
+from worker_rows import V1Rows, V2Rows
 
 from invariants import MambaAlignSpec, max_num_tokens, release
 
@@ -188,12 +190,19 @@ class SchedulerMachine(_Machine):
 
     sessions = True
 
+    def setup_for_rows(self, setup):
+        """Return the setup as it is: V1 knows what a scheduler tells that was made for V2."""
+        return setup
+
+    def make_rows(self, setup):
+        return V1Rows(setup, self.tally)
+
     @initialize(data=st.data())
     def begins(self, data):
-        setup = data.draw(setups(self.kind, self.release_name), label="setup")
+        setup = self.setup_for_rows(data.draw(setups(self.kind, self.release_name), label="setup"))
         self.scheduler, self.hash_block = self.begin(setup, engine.scheduler)
         self.watch = Watch(setup, self.scheduler.kv_cache_manager, self.tally)
-        self.rows = WorkerRows(setup, self.tally)
+        self.rows = self.make_rows(setup)
         self.limit = setup.deployment.max_model_len
 
     @rule(
@@ -267,6 +276,18 @@ class SchedulerMachine(_Machine):
             # Before 0.33 a draft accepted beyond max_tokens breaks the session: FINDINGS.md, finding 2.
             accepted = min(accepted, max(0, request.max_tokens - request.num_output_tokens - 1))
         return [7] * (1 + min(accepted, proposed))
+
+
+class V2SchedulerMachine(SchedulerMachine):
+    """The same with a scheduler that was made for Model Runner V2, and V2's rows."""
+
+    recorder = None
+
+    def setup_for_rows(self, setup):
+        return replace(setup, on_v2=True)
+
+    def make_rows(self, setup):
+        return V2Rows(setup, self.tally, self.recorder)
 
 
 def machine_of(base, kind, release_name, tally):

@@ -1,8 +1,10 @@
-"""Replays each entry of FINDINGS.md on the installed vLLM's own Scheduler, and checks that it is still so."""
+"""Replays entries of FINDINGS.md on the installed vLLM's own code, and checks that they are still so."""
 
 from __future__ import annotations
 
+import v2_runner
 import vllm_engine as engine
+from expected_rows import ExpectedRows
 from setups import Setup
 
 from invariants import Deployment, FullAttentionSpec, MambaAlignSpec, Runner, row_width
@@ -58,9 +60,34 @@ def accepted_drafts_outlive_the_chunk():
     return None if before else "the session was never scheduled"
 
 
+def short_kernel_blocks_are_dealt_anew():
+    """Finding 3: V2 maps positions of one request's only block into the block behind it."""
+    deployment = Deployment(
+        max_model_len=1024, decode_context_parallel_size=2, cp_kv_cache_interleave_size=128
+    )
+    specs = (FullAttentionSpec(block_size=128, blocks_per_kv_block=2),)
+    setup = Setup("full-attention", engine.release_name(), deployment, specs, 9, max_num_batched_tokens=256)
+    expected = ExpectedRows(deployment, specs, setup.release, Runner.V2)
+    worker = v2_runner.Worker(setup)
+    worker.tables.append_block_ids(0, ([1],), overwrite=True)
+    worker.tables.apply_staged_writes()
+    spans = [range(256)]
+    ranks = [worker.attend([0], spans, rank)[1][0] for rank in range(2)]
+    rows = worker.tables.block_tables[0].gpu[:1]
+    if not any(expected.slots(0, rows, spans, rank, slots) for rank, slots in enumerate(ranks)):
+        return None
+    first = next(position for position, slot in enumerate(ranks[0]) if slot >= 2 * 128)
+    owned = sum(slot >= 0 for slot in ranks[1])
+    return (
+        f"block 1 of 128 tokens has slots 128 to 255, and position {first} of dcp 2 is mapped to slot "
+        f"{ranks[0][first]} on rank 0; rank 1 has {owned} of 256 positions"
+    )
+
+
 REPLAYS = {
     "finding 1": (session_outgrows_its_row, {"0.28", "0.32", "0.33"}),
     "finding 2": (accepted_drafts_outlive_the_chunk, {"0.28", "0.32"}),
+    "finding 3": (short_kernel_blocks_are_dealt_anew, {"0.28"}),
 }
 """Each finding, how to see it, and the releases that have it."""
 

@@ -65,6 +65,7 @@ class Setup:
         shown = [f"max_model_len {deployment.max_model_len}"]
         if deployment.decode_context_parallel_size > 1:
             shown.append(f"decode_context_parallel_size {deployment.decode_context_parallel_size}")
+            shown.append(f"cp_kv_cache_interleave_size {deployment.cp_kv_cache_interleave_size}")
         drafting = ("num_lookahead_tokens", "num_speculative_tokens")
         shown.extend(f"{name} {getattr(deployment, name)}" for name in drafting if getattr(deployment, name))
         shown.append(f"prefix caching {'on' if deployment.enable_prefix_caching else 'off'}")
@@ -80,6 +81,7 @@ def _named(spec):
     layer = _layer(spec)
     states = getattr(layer, "num_speculative_blocks", 0)
     more = f", num_speculative_blocks {states}" if states else ""
+    more += f", kernel blocks of {layer.kernel_block_size}" if layer.expansion > 1 else ""
     wrapper = "UniformTypeKVCacheSpecs of " if layer is not spec else ""
     return f"{wrapper}{type(layer).__name__}(block_size {layer.tokens_per_block}{more})"
 

@@ -33,3 +33,13 @@ def test_a_broken_formula_is_noticed_on_the_installed_vllm():
     assert done.returncode == 1
     assert "MambaManager.allocate_new_blocks" in done.stdout
     assert "invariants.MambaAlignSpec.entries" in done.stdout
+
+
+def test_a_broken_column_of_v2_alone_is_noticed_on_the_installed_vllm():
+    edit = "specs.AttentionSpec.column: one column further"
+    done = subprocess.run(
+        [sys.executable, DRIVER, "--spec", "full-attention", "--examples", "3", "--break", edit],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "V2's BlockTables of group 0: slot of position" in done.stdout

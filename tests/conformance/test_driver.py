@@ -123,3 +123,21 @@ def test_proofs_about_0_28_must_end_in_the_refutation_of_align_rows(code, said, 
 def test_an_unknown_release_is_refused_before_anything_is_installed(capsys):
     assert engines.main(["0.1.0"]) == 2
     assert "there are 0.28.0, 0.32.0, 0.33.0" in capsys.readouterr().err
+
+
+def test_the_table_tells_how_many_of_v2s_rows_and_slots_were_equal():
+    record = comparison.Record(rows=5, slots=0, v2_rows=1234, v2_slots=6)
+    heading, line = conform.table_of([conform.HEADER, conform.row_of("mla", record)])
+    assert heading.endswith("V1 rows  V1 slots  V2 rows  V2 slots")
+    assert line.split()[-4:] == ["5", "-", "1,234", "6"]
+
+
+def test_what_is_known_of_v2s_tables_is_told_and_not_counted_as_equal(capsys):
+    tally = Tally()
+    record = tally.record("mamba-align")
+    record.narrow, record.narrow_first = 2, "5 entries for V2's row of 2"
+    record.dealt, record.dealt_first = 1, "slot of position 2 on rank 1 is -1"
+    conform._print_notes(tally, ["mamba-align"])
+    told = capsys.readouterr().out
+    assert "too narrow  mamba-align: 5 entries for V2's row of 2; 2 lists kept from their rows" in told
+    assert "dealt anew  mamba-align: slot of position 2 on rank 1 is -1 (FINDINGS.md, finding 3)" in told

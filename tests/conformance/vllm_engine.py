@@ -121,7 +121,8 @@ def _sharded(spec, interface):
     return {}
 
 
-def _worker_config(setup):
+def worker_config(setup):
+    """Return the worker's KVCacheConfig, wrappers as they are."""
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
     groups = [KVCacheGroupSpec([f"group.{n}"], spec_of(spec)) for n, spec in enumerate(setup.specs)]
@@ -132,7 +133,7 @@ def cache_config(setup):
     """Return the scheduler's KVCacheConfig: wrappers are resolved by the engine's own code."""
     from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 
-    return generate_scheduler_kv_cache_config([_worker_config(setup)])
+    return generate_scheduler_kv_cache_config([worker_config(setup)])
 
 
 def engine_config(setup):
@@ -372,7 +373,7 @@ def v1_tables(setup, *, rank=0):
     from vllm.v1.worker.block_table import MultiGroupBlockTable, SlotMappingMode
 
     with known_layout("MultiGroupBlockTable"):
-        worker, vllm_config = _worker_config(setup), engine_config(setup)
+        worker, vllm_config = worker_config(setup), engine_config(setup)
         length = max(setup.deployment.max_model_len, setup.deployment.max_num_encoder_input_tokens)
         specs = [group.kv_cache_spec for group in worker.kv_cache_groups]
         kernel_blocks = [getattr(_layer(s), "kernel_block_size", spec.block_size)

@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 
 from kernels import PAD_SLOT, SlidingWindow, SlotGeometry, TableLayout, gather_rows, map_slots
 from kernels.record import ViolationRecord
+from tests.kernels.wide_masks import accept_wide_masks
 
 pytestmark = pytest.mark.gpu
 
@@ -35,23 +36,11 @@ def peer(request, monkeypatch, device):
     for name in others:
         del sys.modules[name]
     if device.type == "cpu":
-        accept_wide_masks(monkeypatch)
+        accept_wide_masks(monkeypatch.setattr)
     yield importlib.import_module("vllm.v1.worker.gpu.block_table")
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
         del sys.modules[name]
     sys.modules.update(others)
-
-
-def accept_wide_masks(monkeypatch):
-    """The interpreter widens `block & scalar` to int32 and then refuses it as a mask; a compiler does not."""
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    load = InterpreterBuilder.create_masked_load
-
-    def load_with_bool_mask(self, pointers, mask, *rest):
-        return load(self, pointers, TensorHandle(mask.data.astype(bool), mask.dtype), *rest)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", load_with_bool_mask)
 
 
 def launch(kernel, grid, **arguments):
