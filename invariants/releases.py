@@ -267,6 +267,9 @@ class Gap(enum.Enum):
     """The same in V1's slot mapping. Source: vLLM 0.33 `v1/worker/block_table.py`:351-376."""
     TOKEN_OFFSET_INT32_ON_V2 = "token-offset-int32", Runner.V2
     """row * max_model_len is computed in int32, up to 0.27."""
+    KERNEL_BLOCK_DEALS_ON_V2 = "kernel-block-deals", Runner.V2
+    """dcp deals positions out within kernel blocks, which an interleave need not divide, up to 0.28.
+    Source: vLLM 0.28 `v1/worker/gpu/block_table.py`:305-320."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +345,7 @@ _ALWAYS_OPEN = frozenset(
 _OPEN_033 = _ALWAYS_OPEN | {Gap.RING_SLOTS_ON_V1, Gap.KERNEL_TABLE_IGNORES_ENCODER}
 _OPEN_032 = _OPEN_033 | {Gap.STALE_DRAFTER_ON_V2}
 _OPEN_031 = _OPEN_032 - {Gap.KERNEL_TABLE_IGNORES_ENCODER} | {Gap.ROW_OFFSET_INT32_ON_V2}
-_OPEN_028 = _OPEN_031 - {Gap.RING_SLOTS_ON_V1}
+_OPEN_028 = _OPEN_031 - {Gap.RING_SLOTS_ON_V1} | {Gap.KERNEL_BLOCK_DEALS_ON_V2}
 _OPEN_027 = _OPEN_028 | {Gap.TOKEN_OFFSET_INT32_ON_V2}
 
 _HISPARSE = ("hisparse-hot", "hisparse-resident")

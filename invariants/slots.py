@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from invariants.arithmetic import all_of, any_of, minimum, modulo, negation, where
@@ -34,7 +34,25 @@ def _is_sharded(spec: AttentionSpec, runner: Runner) -> bool:
     return spec.dcp_sharded if runner is Runner.V2 else True
 
 
-def _place(case: Case, position: int, runner: Runner) -> tuple[int, int, int]:
+def _dealt(case: Case, release: Release, runner: Runner) -> AttentionSpec:
+    """Return the spec in whose blocks dcp deals positions out: one of kernel blocks if the gap is open."""
+    spec = cast("AttentionSpec", case.spec)
+    if release.leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, runner):
+        return replace(spec, block_size=spec.kernel_block_size, blocks_per_kv_block=1)
+    return spec
+
+
+def _place_on_rank(case: Case, position: int, release: Release, runner: Runner) -> tuple[int, int, int]:
+    """Return rank, manager block and offset of a position of a sharded group."""
+    spec, dealt = cast("AttentionSpec", case.spec), _dealt(case, release, runner)
+    block, offset = dealt.place_on_rank(case.deployment, position)
+    if dealt is not spec:  # a manager block's kernel blocks lie side by side
+        offset += modulo(block, spec.blocks_per_kv_block) * dealt.block_size
+        block //= spec.blocks_per_kv_block
+    return dealt.owner(case.deployment, position), block, offset
+
+
+def _place(case: Case, position: int, release: Release, runner: Runner) -> tuple[int, int, int]:
     """Return rank, block and offset of a position's slot; different columns hold different blocks."""
     spec = case.spec
     if isinstance(spec, CircularBufferSpec):
@@ -43,13 +61,9 @@ def _place(case: Case, position: int, runner: Runner) -> tuple[int, int, int]:
     plain = position // tokens, modulo(position, tokens)
     if not isinstance(spec, AttentionSpec):
         return 0, *plain
-    block, offset = spec.place_on_rank(case.deployment, position)
     sharded = _is_sharded(spec, runner)
-    return (
-        where(sharded, spec.owner(case.deployment, position), 0),
-        where(sharded, block, plain[0]),
-        where(sharded, offset, plain[1]),
-    )
+    rank, block, offset = _place_on_rank(case, position, release, runner)
+    return where(sharded, rank, 0), where(sharded, block, plain[0]), where(sharded, offset, plain[1])
 
 
 def _differ(here: tuple[int, ...], there: tuple[int, ...]) -> bool:
@@ -60,20 +74,20 @@ def _positions(case: Case) -> tuple[int, int]:
     return case.access.position, case.part(OtherPosition).other_position
 
 
-def _way_back(case: Case, position: int) -> int:
+def _way_back(case: Case, position: int, release: Release, runner: Runner) -> int:
     """Return the position that the place of a position leads back to."""
-    spec = cast("AttentionSpec", case.spec)
-    block, offset = spec.place_on_rank(case.deployment, position)
-    return spec.position_at(case.deployment, spec.owner(case.deployment, position), block, offset)
+    place = _place_on_rank(case, position, release, runner)
+    return cast("AttentionSpec", case.spec).position_at(case.deployment, *place)
 
 
-def _distinct(case: Case, _release: Release, runner: Runner) -> bool:
+def _distinct(case: Case, release: Release, runner: Runner) -> bool:
     """Compare the places; under dcp the positions that they lead back to, which equal places would share."""
     one, other = _positions(case)
-    places = _differ(_place(case, one, runner), _place(case, other, runner))
-    if not isinstance(case.spec, AttentionSpec):
+    places = _differ(_place(case, one, release, runner), _place(case, other, release, runner))
+    if not isinstance(case.spec, AttentionSpec) or release.leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, runner):
         return places
-    return where(_is_sharded(case.spec, runner), _way_back(case, one) != _way_back(case, other), places)
+    back = tuple(_way_back(case, position, release, runner) for position in (one, other))
+    return where(_is_sharded(case.spec, runner), _differ(back[:1], back[1:]), places)
 
 
 def _both_live(case: Case, _release: Release, _runner: Runner) -> bool:
@@ -85,8 +99,8 @@ def _both_live(case: Case, _release: Release, _runner: Runner) -> bool:
     return live
 
 
-def _place_sides(case: Case, position: int, runner: Runner, name: str) -> tuple[Side, ...]:
-    rank, block, offset = _place(case, position, runner)
+def _place_sides(case: Case, position: int, release: Release, runner: Runner, name: str) -> tuple[Side, ...]:
+    rank, block, offset = _place(case, position, release, runner)
     return (
         Side("kernel", f"rank of {name}", rank),
         Side("kernel", f"block of {name}", block),
@@ -101,9 +115,9 @@ _DISTINCT = Invariant(
     lambda spec: (
         spec.runners if type(spec) in (FullAttentionSpec, CircularBufferSpec, HiSparseResidentSpec) else ()
     ),
-    sides=lambda case, _release, runner: (
-        *_place_sides(case, case.access.position, runner, "position"),
-        *_place_sides(case, case.part(OtherPosition).other_position, runner, "other_position"),
+    sides=lambda case, release, runner: (
+        *_place_sides(case, case.access.position, release, runner, "position"),
+        *_place_sides(case, case.part(OtherPosition).other_position, release, runner, "other_position"),
     ),
     clash=lambda case, _values: (
         f"positions {case.access.position} and {case.part(OtherPosition).other_position} share a slot: "
@@ -120,12 +134,12 @@ _DISTINCT = Invariant(
 )
 
 
-def _owned_once(case: Case, _release: Release, _runner: Runner) -> bool:
-    owner = cast("AttentionSpec", case.spec).owner(case.deployment, case.access.position)
+def _owned_once(case: Case, release: Release, runner: Runner) -> bool:
+    owner = _dealt(case, release, runner).owner(case.deployment, case.access.position)
     return all_of(
         owner >= 0,
         owner < case.deployment.decode_context_parallel_size,
-        _way_back(case, case.access.position) == case.access.position,
+        _way_back(case, case.access.position, release, runner) == case.access.position,
     )
 
 
@@ -134,9 +148,9 @@ _OWNER = Invariant(
     "under dcp exactly one rank owns a position, and its place on that rank leads back to it",
     _owned_once,
     lambda spec: spec.runners if type(spec) is FullAttentionSpec else (),
-    sides=lambda case, _release, runner: (
-        *_place_sides(case, case.access.position, runner, "position"),
-        Side("kernel", "the way back", _way_back(case, case.access.position)),
+    sides=lambda case, release, runner: (
+        *_place_sides(case, case.access.position, release, runner, "position"),
+        Side("kernel", "the way back", _way_back(case, case.access.position, release, runner)),
     ),
     clash=lambda case, values: (
         f"position {case.access.position} is stored by rank {values[0]} where position {values[-1]} belongs"

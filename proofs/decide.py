@@ -32,6 +32,12 @@ _LINEAR: tuple[Mapping[str, int], ...] = (
     {"decode_context_parallel_size": 2},
 )
 """What is fixed, beside the usual sizes, to look for a case by linear arithmetic; switches stay free."""
+_LONG_RUNS: Mapping[str, int] = {
+    "decode_context_parallel_size": 2,
+    "cp_kv_cache_interleave_size": 16,
+    "blocks_per_kv_block": 2,
+}
+"""As those, to look for a case that breaks the claim: runs of a usual block, and kernel blocks of half of it."""
 _SECONDS = 20
 """A soft stop inside the solver; the parent process has a hard one."""
 BUDGET = f"rlimit {RLIMIT:,}, {_SECONDS} s"
@@ -194,10 +200,10 @@ class _Session:
 
     # --- cases ------------------------------------------------------------------------------------
 
-    def _linear(self) -> Iterator[Values]:
+    def _linear(self, *more: Mapping[str, int]) -> Iterator[Values]:
         """Yield values to fix so that the arithmetic becomes linear, the likeliest first."""
         free = [p for p in self._free() if not p.is_switch]
-        for tried in _LINEAR:
+        for tried in (*_LINEAR, *more):
             yield {**_usual(free), **{p.name: tried[p.name] for p in free if p.name in tried}, **self.pins}
 
     def _free(self) -> list[Parameter]:
@@ -354,8 +360,8 @@ class _Session:
                 solver.add(z3.Implies(z3.And(*needed), step) if len(needed) else step)
 
     def _search_linear(self) -> Values | None:
-        """Look for a case that breaks the claim at usual sizes, once the solver gave up on all."""
-        for fixed in self._linear():
+        """Look for a case that breaks the claim at usual sizes."""
+        for fixed in self._linear(_LONG_RUNS):
             answer, values = self._failing(fixed)
             if answer == z3.sat:
                 return values
@@ -417,8 +423,12 @@ class _Session:
         if answer == z3.sat:
             fixed, found = together, values
         else:
+            if near := self._search_linear():
+                # What is usual in this case stays; it makes the rest a question of linear arithmetic.
+                found = near
+                fixed |= {p.name: near[p.name] for p in free if p.usual == near[p.name]}
             for parameter in free:
-                if parameter.usual is not None:
+                if parameter.usual is not None and parameter.name not in fixed:
                     fixed, found = self._keep_usual(parameter, fixed, found)
         for parameter in free:
             if parameter.name in fixed:

@@ -134,6 +134,7 @@ def _gaps() -> Iterator[Mutant]:
         ("ROW_OFFSET_INT32_ON_V2", (f"{_FULL} index-fits/row-offset",)),
         ("ROW_OFFSET_INT32_ON_V1", (f"{_V1} index-fits/row-offset",)),
         ("TOKEN_OFFSET_INT32_ON_V2", (f"{_FULL} index-fits/token-offset",)),
+        ("KERNEL_BLOCK_DEALS_ON_V2", (f"{_FULL} slots-distinct", f"{_FULL} slots-distinct/one-owner")),
     ):
         opened = f"return (gap in self.gaps or gap is Gap.{gap}) and"
         yield Mutant(at, f"{gap.lower().replace('_', '-')} is open", held, opened, asks)
