@@ -96,3 +96,28 @@ def test_a_block_drafters_queries_alias_where_they_leave_a_row_of_eight():
         if not invariant.holds(case, release("vllm-0.33"), Runner.V2):
             aliased.add((other, position))
     assert aliased == {(128 + n, 112 + n) for n in range(6)}
+
+
+@pytest.mark.parametrize("name", ["vllm-0.25", "vllm-0.26", "vllm-0.27", "vllm-0.28"])
+def test_before_029_v2_gives_a_run_longer_than_a_kernel_block_to_one_rank(name):
+    """dcp 2, blocks of 128 as two of 64, runs of 128: what vLLM 0.28's own kernel was seen to compute.
+
+    With block 1, whose slots are 128 to 255, positions 64 and 128 both got slot 192, and 192 got slot 256.
+    """
+    values = {"blocks_per_kv_block": 2}
+    one, owned = claim("slots-distinct"), claim("slots-distinct/one-owner")
+    shared, deep = (case_of(128, 2, 128, *pair, **values) for pair in ((64, 128), (192, 192)))
+    assert not one.holds(shared, release(name), Runner.V2)
+    assert [side.value for side in one.sides(shared, release(name), Runner.V2)] == [0, 0, 64] * 2
+    # Rank 0, block 0, offset 128: one past the block's last.
+    assert [side.value for side in owned.sides(deep, release(name), Runner.V2)][:3] == [0, 0, 128]
+    assert not owned.holds(deep, release(name), Runner.V2)
+    for runner, known in ((Runner.V1, name), (Runner.V2, "vllm-0.29"), (Runner.V2, "today")):
+        assert one.holds(shared, release(known), runner)
+        assert owned.holds(deep, release(known), runner)
+
+
+def test_before_029_v2_is_right_where_runs_divide_the_kernel_block():
+    for position, other in itertools.combinations(range(64), 2):
+        case = case_of(16, 2, 4, position, other, blocks_per_kv_block=2)
+        assert claim("slots-distinct").holds(case, release("vllm-0.28"), Runner.V2)

@@ -210,3 +210,14 @@ def test_vllm_033_is_refuted_exactly_where_it_leaves_something_open(monkeypatch)
     }
     assert {key for key, verdict in verdicts.items() if verdict is Verdict.REFUTED} == OPEN_IN_033
     assert {verdict for key, verdict in verdicts.items() if key not in OPEN_IN_033} == {Verdict.PROVED}
+
+
+def test_v2_before_029_is_refuted_where_a_run_is_longer_than_a_kernel_block():
+    pins = {"decode_context_parallel_size": 2, "block_size": 128, "cp_kv_cache_interleave_size": 128}
+    values, found = values_of(
+        "full-attention", "slots-distinct", "V2", "vllm-0.28", **pins, blocks_per_kv_block=2
+    )
+    # The first position of the run's second half, and the first of the next kernel block's.
+    assert (values["position"], values["other_position"]) == (64, 128)
+    assert "positions 64 and 128 share a slot" in found.consequence
+    assert ask("full-attention", "slots-distinct", "V2", "vllm-0.29").verdict is Verdict.PROVED
