@@ -102,7 +102,7 @@ def questions(
     engine: Engine, kinds: Iterable[str] = SPEC_KINDS, runners: Iterable[Runner] = tuple(Runner)
 ) -> Iterator[Question]:
     """Yield what is asked of an engine, spec by spec."""
-    wanted, asked = set(kinds), set(runners)
+    wanted, asked = set(kinds), set(runners) & set(engine.runners)
     if engine.pads():
         yield Question("any", None, PADDING)
     for kind in SPEC_KINDS:
@@ -138,8 +138,16 @@ def answer(engine: Engine, question: Question) -> Report:
             names = [a.name for a in ASSUMPTIONS] + [_COVERS.name, _NO_STRAY_ENCODER.name]
             used = {*outcome.used, *explored.used}
             outcome = dataclasses.replace(outcome, used=tuple(name for name in names if name in used))
-    outcome = dataclasses.replace(outcome, seconds=time.perf_counter() - started)
+    outcome = _of_its_release(engine, dataclasses.replace(outcome, seconds=time.perf_counter() - started))
     return Report(question, outcome, len(explored.paths), functions, subject.obligation(()))
+
+
+def _of_its_release(engine: Engine, outcome: Outcome) -> Outcome:
+    """Take a proof that rests on another release's scheduler for none of this engine's."""
+    if engine.is_described or outcome.verdict is not Verdict.PROVED:
+        return outcome
+    detail = f"holds by {engine.release.name}; vLLM {engine.version} itself is not described here"
+    return Outcome(Verdict.UNKNOWN, detail, seconds=outcome.seconds, rlimit=outcome.rlimit)
 
 
 @dataclass(slots=True)
