@@ -33,6 +33,7 @@ from invariants import (
     Side,
     Spec,
     UniformTypeSpec,
+    build_case,
     entries,
     row_width,
 )
@@ -41,13 +42,13 @@ from invariants.parameters import size
 from invariants.releases import blocks
 from proofs.chain import Traced
 from proofs.decide import decide
-from proofs.engines.vllm import Engine
+from proofs.engines.vllm import Engine, Function
 from proofs.follow import Answers, Explored, Followed, LostError, Run, explore, followed
 from proofs.problem import assumed, symbolic_case
 from proofs.terms import Definitions, Term, Truth
-from proofs.verdicts import Obligation, Outcome, Verdict, spec_of_kind
+from proofs.verdicts import Counterexample, Obligation, Outcome, Verdict, spec_of_kind
 
-__all__ = ["FORMULA", "PADDING", "SPEC", "Question", "Report", "answer", "questions"]
+__all__ = ["FORMULA", "PADDING", "SPEC", "Question", "Report", "answer", "claim_of", "questions"]
 
 SPEC = "max_num_blocks_per_req"
 """What the spec says of itself, without padding and without a runner."""
@@ -89,13 +90,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a question; `paths` were followed, through these functions of the engine."""
+    """What became of a question; `paths` were followed, through these functions of the engine.
+
+    `replay` are the two sides of a counterexample, as the engine's code made them of plain ints.
+    """
 
     question: Question
     outcome: Outcome
     paths: int
-    functions: tuple[str, ...]
+    functions: tuple[Function, ...]
     obligation: Obligation
+    replay: tuple[Side, ...] = ()
 
 
 def questions(
@@ -139,7 +144,20 @@ def answer(engine: Engine, question: Question) -> Report:
             used = {*outcome.used, *explored.used}
             outcome = dataclasses.replace(outcome, used=tuple(name for name in names if name in used))
     outcome = _of_its_release(engine, dataclasses.replace(outcome, seconds=time.perf_counter() - started))
-    return Report(question, outcome, len(explored.paths), functions, subject.obligation(()))
+    found = outcome.counterexample
+    return Report(
+        question,
+        outcome,
+        len(explored.paths),
+        functions,
+        subject.obligation(()),
+        subject.replay(found) if found else (),
+    )
+
+
+def claim_of(engine: Engine, question: Question) -> Obligation:
+    """Return the claim that a question asks, whatever the paths."""
+    return _Subject(engine, question).obligation(())
 
 
 def _of_its_release(engine: Engine, outcome: Outcome) -> Outcome:
@@ -175,6 +193,13 @@ class _Subject:
             return decide(self.obligation(path), {})
         except LostError as lost:
             return Outcome(Verdict.UNKNOWN, str(lost))
+
+    def replay(self, found: Counterexample) -> tuple[Side, ...]:
+        """Run the engine's code on a counterexample's plain ints, and return both sides of the claim."""
+        obligation = self.obligation(())
+        claim = obligation.invariant
+        case = build_case(obligation.kind, found.values, claim.parts)
+        return claim.sides(case, obligation.release, obligation.runner)
 
     def start(self, begun: Answers) -> tuple[Run, Callable[[], Any]]:
         """Return a run of the engine's code on a case of which nothing is known but what is assumed."""

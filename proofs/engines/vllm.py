@@ -48,7 +48,7 @@ from invariants import (
 from proofs.follow import Opaque, Run
 from proofs.verdicts import spec_of_kind
 
-__all__ = ["FIRST", "LAST", "Engine", "LayoutError", "load"]
+__all__ = ["FIRST", "LAST", "Engine", "Function", "LayoutError", "load"]
 
 FIRST, LAST = (0, 26), (0, 33)
 """The releases whose layout is known and whose scheduler is described."""
@@ -91,6 +91,18 @@ class _Captured(BaseException):
     def __init__(self, width: Any) -> None:
         super().__init__()
         self.width = width
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the engine: its name, its file from where the engine lies, and its first line."""
+
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.file}:{self.line})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +168,8 @@ class Engine:
         modules = (_INTERFACE, *(_V1_TABLE,) * (Runner.V1 in self.runners))
         return next(filter(None, (getattr(_module(name), _PADDING, None) for name in modules)), None)
 
-    def functions(self, runner: Runner | None, spec: Spec | None = None) -> tuple[str, ...]:
-        """Return the functions that are run, each with its file."""
+    def functions(self, runner: Runner | None, spec: Spec | None = None) -> tuple[Function, ...]:
+        """Return the functions that are run."""
         if runner is Runner.V2:
             entry, table = (
                 _module(_V2_RUNNER).GPUModelRunner.initialize_kv_cache,
@@ -172,9 +184,9 @@ class Engine:
         name = _WRAPPER if isinstance(spec, UniformTypeSpec) else _engine_class(type(spec))
         return (self._named(getattr(getattr(_module(_INTERFACE), name), _WIDTH)),)
 
-    def _named(self, function: Any) -> str:
+    def _named(self, function: Any) -> Function:
         file = Path(inspect.getsourcefile(function) or "").relative_to(self.root.parent)
-        return f"{function.__qualname__} ({file}:{inspect.getsourcelines(function)[1]})"
+        return Function(function.__qualname__, file.as_posix(), inspect.getsourcelines(function)[1])
 
     def blocks(self, case: Case, length: Any, run: Run | None, page: Any = 4) -> Any:
         """Return what the spec says about how many blocks a request of that length needs."""
