@@ -125,8 +125,8 @@ def questions(
                     yield Question(kind, runner, FORMULA)
 
 
-def answer(engine: Engine, question: Question) -> Report:
-    """Follow every path of a question and decide each."""
+def answer(engine: Engine, question: Question, pulse: Callable[[], None] = lambda: None) -> Report:
+    """Follow every path of a question and decide each; `pulse` is called before each."""
     started = time.perf_counter()
     subject = _Subject(engine, question)
     if name := "" if question.label == PADDING else engine.missing(subject.spec()):
@@ -138,7 +138,11 @@ def answer(engine: Engine, question: Question) -> Report:
     except LostError as lost:
         outcome, explored = Outcome(Verdict.UNKNOWN, str(lost)), Explored((), frozenset())
     else:
-        outcome = _together(subject.obligation(()), [subject.decide(path) for path in explored.paths])
+        outcomes = []
+        for path in explored.paths:
+            pulse()
+            outcomes.append(subject.decide(path))
+        outcome = _together(subject.obligation(()), outcomes)
         if outcome.verdict is Verdict.PROVED:
             names = [a.name for a in ASSUMPTIONS] + [_COVERS.name, _NO_STRAY_ENCODER.name]
             used = {*outcome.used, *explored.used}
@@ -164,7 +168,9 @@ def _of_its_release(engine: Engine, outcome: Outcome) -> Outcome:
     """Take a proof that rests on another release's scheduler for none of this engine's."""
     if engine.is_described or outcome.verdict is not Verdict.PROVED:
         return outcome
-    detail = f"holds by {engine.release.name}; vLLM {engine.version} itself is not described here"
+    detail = (
+        f"holds with the scheduler of {engine.release.name}; that of vLLM {engine.version} is not described"
+    )
     return Outcome(Verdict.UNKNOWN, detail, seconds=outcome.seconds, rlimit=outcome.rlimit)
 
 
