@@ -375,8 +375,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=["vllm"],
         metavar="ENGINE",
         help="check rows as the engine in this environment makes them, by running its own code on symbols: "
-        "vllm, from 0.26 on (newer than 0.33: nothing is proved); goes with --spec, --runner, --json, --junit "
-        "and --sarif",
+        "vllm, from 0.26 on (newer than 0.33: nothing is proved); goes with --spec, --runner, --json, "
+        "--junit and --sarif",
     )
     parser.add_argument(
         "--spec",

@@ -146,7 +146,7 @@ def _print_head(console: Console, run: InstalledRun, engine: Engine) -> None:
     lines = [f"vLLM {engine.version} in {engine.root}, its own code; scheduler: the formulas of {whose}"]
     if not engine.is_described:
         lines.append(
-            f"vLLM {engine.version} is not described here: nothing is known of its scheduler and limits, so that "
+            f"vLLM {engine.version} is not described here: its scheduler and limits are not known, so that "
             f"nothing is proved; what holds with those of {whose} is UNKNOWN"
         )
     lines += [f"not asked: {line}" for line in run.not_asked]
