@@ -163,7 +163,8 @@ def installed_junit(run: InstalledRun, exit_code: int | None) -> str:
         whose, what = f"{name}.{shown}.{question.kind}", f"{question.kind} {shown} {question.label}"
         case = claim_case(whose, what, claim, report.outcome if report else None)
         if report is not None and report.functions:
-            told = f"{report.paths} path{'s' * (report.paths != 1)} through {', '.join(map(str, report.functions))}"
+            functions = ", ".join(map(str, report.functions))
+            told = f"{report.paths} path{'s' * (report.paths != 1)} through {functions}"
             ET.SubElement(case, "system-out").text = told
         cases.append(case)
     cases += [skipped_case(f"{name}.-.{unseen}", unseen, f"{unseen}: {UNSEEN}") for unseen in run.unseen]
