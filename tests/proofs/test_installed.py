@@ -152,7 +152,11 @@ RIGHT = "width = spec.max_num_blocks_per_req(self.vllm_config, length)"
 
 @pytest.fixture
 def engine(tmp_path):
-    """Write an engine and return what the command says about it."""
+    return engine_in(tmp_path)
+
+
+def engine_in(folder):
+    """Return a function that writes an engine into a folder and returns what the command says about it."""
 
     def check(*arguments, body=RIGHT, version="0.32.0", changed=None, more=(), without=()):
         body = textwrap.indent(body, " " * 12).lstrip()
@@ -174,10 +178,10 @@ def engine(tmp_path):
         for name in without:
             del sources[name]
         for name, source in sources.items():
-            path = tmp_path / f"{name}.py"
+            path = folder / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source)
-        return run_with(tmp_path, *arguments)
+        return run_with(folder, *arguments)
 
     return check
 
@@ -437,7 +441,7 @@ def test_a_newer_engine_without_the_older_runner_is_run_on_the_one_that_it_has(e
     assert "not asked: V1: this vLLM has no Model Runner V1" in done.stdout
     the_line(done, "UNKNOWN", "V2 row-fits", "10 paths")
     assert " V1 row-" not in done.stdout
-    assert "padding  get_block_table_width (vllm/v1/kv_cache_interface.py:5)" in done.stdout
+    assert "padding  get_block_table_width (vllm/v1/kv_cache_interface.py:6)" in done.stdout
     assert "has no Model Runner V1" in refused(engine(*FULL, "--runner", "V1", **NEWER))
 
 
@@ -476,13 +480,17 @@ LOST = (
 
 
 @pytest.fixture
-def written(engine, tmp_path):
-    """Run the checker with every file that it writes, and return those as read."""
+def written(tmp_path):
+    return files_in(tmp_path)
+
+
+def files_in(folder):
+    """Return a function that runs the checker with every file that it writes, and returns those as read."""
 
     def run(*arguments, **changes):
-        names = {f"--{kind}": tmp_path / f"report.{kind}" for kind in ("json", "junit", "sarif")}
+        names = {f"--{kind}": folder / f"report.{kind}" for kind in ("json", "junit", "sarif")}
         files = [text for option, path in names.items() for text in (option, str(path))]
-        done = engine(*arguments, *files, **changes)
+        done = engine_in(folder)(*arguments, *files, **changes)
         document, sarif = (json.loads(names[f"--{kind}"].read_text()) for kind in ("json", "sarif"))
         LAYOUT.validate(document)
         SARIF.validate(sarif)
@@ -492,9 +500,9 @@ def written(engine, tmp_path):
     return run
 
 
-@pytest.fixture
-def bad_run(written):
-    return written(body=WRONG, changed=LOST, more=[NOVEL])
+@pytest.fixture(scope="module")
+def bad_run(tmp_path_factory):
+    return files_in(tmp_path_factory.mktemp("bad"))(body=WRONG, changed=LOST, more=[NOVEL])
 
 
 def claims(document, **wanted):
@@ -633,21 +641,19 @@ def test_a_file_that_contradicts_itself_breaks_the_layout(proved_document, path,
 @pytest.fixture(scope="module")
 def proved_document(tmp_path_factory):
     """Return the report of a run that proves everything, made by hand from what the layout names."""
+    function = {"name": "get_block_table_width", "file": "vllm/v1/worker/block_table.py", "line": 29}
     claim = {
         "spec": "any", "invariant": "get_block_table_width", "runner": None, "verdict": "PROVED",
-        "detail": "",         "assumptions": {"used": ["sizes"], "unused": []}, "seconds": 0.1, "rlimit": 10,
-        "counterexample": None, "witness": {"block_size": 16}, "slack": 0, "second": "", "paths": 1, "place": None, "replay": [],
-        "functions": [{"name": "get_block_table_width", "file": "vllm/v1/worker/block_table.py", "line": 29}],
+        "detail": "", "assumptions": {"used": ["sizes"], "unused": []}, "seconds": 0.1, "rlimit": 10,
+        "counterexample": None, "witness": {"block_size": 16}, "slack": 0, "second": "",
+        "paths": 1, "functions": [function], "place": None, "replay": [],
     }  # fmt: skip
+    engine = {"version": "0.32.0", "path": "/x/vllm", "scheduler": "vllm-0.32", "described": True}
     document = {
         "complete": True, "schema": "rowbound.installed/1", "exit_code": 0, "note": "", "claims": [claim],
-        "engine": {
-            "name": "vllm", "version": "0.32.0", "path": "/x/vllm", "scheduler": "vllm-0.32",
-            "described": True,
-        },
+        "engine": {"name": "vllm", **engine}, "skipped_classes": [], "not_asked": [],
         "versions": {"rowbound": None, "z3-solver": "5.4.1", "rich": "15.0.0", "python": "3.11.7"},
         "tally": {"PROVED": 1, "REFUTED": 0, "VACUOUS": 0, "UNKNOWN": 0, "ERROR": 0, "SKIPPED": 0},
-        "skipped_classes": [], "not_asked": [],
     }  # fmt: skip
     LAYOUT.validate(document)
     return document
