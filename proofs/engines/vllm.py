@@ -244,9 +244,10 @@ def _release_of(version: str) -> tuple[Release, bool]:
     found = re.match(r"(\d+)\.(\d+)", version)
     number = (int(found[1]), int(found[2])) if found else (0, 0)
     if number < FIRST:
-        known = " to ".join(f"{major}.{minor}" for major, minor in (FIRST, LAST))
+        oldest = ".".join(map(str, FIRST))
         raise LayoutError(
-            f"vLLM {version or 'without a version'} is installed; the layouts of {known} are known"
+            f"vLLM {version or 'without a version'} is installed; only {oldest} or newer, by its version, can be "
+            "run; --release checks the formulas of a release that is not"
         )
     major, minor = min(number, LAST)
     release = next(r for r in RELEASES if r.name == f"vllm-{major}.{minor}")

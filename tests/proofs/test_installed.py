@@ -335,8 +335,10 @@ def test_an_unknown_layout_is_one_clear_line(engine, changed, told):
 
 
 @pytest.mark.parametrize("version", ["0.25.1", "dev", ""])
-def test_a_version_whose_layout_is_not_known_is_refused(engine, version):
-    assert "the layouts of 0.26 to 0.33 are known" in refused(engine(version=version))
+def test_an_older_version_or_none_is_refused_with_what_to_do(engine, version):
+    told = refused(engine(version=version))
+    assert f"vLLM {version or 'without a version'} is installed; only 0.26 or newer" in told
+    assert "--release checks the formulas" in told
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
@@ -603,7 +605,7 @@ def test_files_of_an_engine_that_cannot_be_run_are_incomplete_and_say_why(writte
     assert done.returncode == 2, done
     assert not document["complete"]
     assert document["exit_code"] is None
-    assert "vLLM 0.25.1 is installed; the layouts of 0.26" in document["note"]
+    assert "vLLM 0.25.1 is installed; only 0.26 or newer" in document["note"]
     assert suite.errors == 1
     assert not sarif["invocations"][0]["executionSuccessful"]
 
