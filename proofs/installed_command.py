@@ -57,10 +57,6 @@ def check_installed(
     Raises:
         UsageError: there is no such engine, its layout is not known, or nothing is selected.
     """
-    if sys.flags.optimize:
-        raise UsageError(
-            "python -O leaves out the engine's own checks (assert): run without -O and without PYTHONOPTIMIZE"
-        )
     files, run = _started(paths), InstalledRun()
     try:
         code = _decided(console, run, kinds, runners)
@@ -100,6 +96,10 @@ def _leave(files: Iterable[InstalledFile], run: InstalledRun) -> None:
 
 def _decided(console: Console, run: InstalledRun, kinds: Sequence[str], runners: Sequence[Runner]) -> int:
     started = time.perf_counter()
+    if sys.flags.optimize:
+        raise UsageError(
+            "python -O leaves out the engine's own checks (assert): run without -O and without PYTHONOPTIMIZE"
+        )
     try:
         engine = load()
         Signals.raise_if_seen()

@@ -246,8 +246,8 @@ def _release_of(version: str) -> tuple[Release, bool]:
     if number < FIRST:
         oldest = ".".join(map(str, FIRST))
         raise LayoutError(
-            f"vLLM {version or 'without a version'} is installed; only {oldest} or newer, by its version, can be "
-            "run; --release checks the formulas of a release that is not"
+            f"vLLM {version or 'without a version'} is installed; only {oldest} or newer, by its version, "
+            "can be run; --release checks the formulas of a release that is not"
         )
     major, minor = min(number, LAST)
     release = next(r for r in RELEASES if r.name == f"vllm-{major}.{minor}")

@@ -352,7 +352,10 @@ def test_other_options_are_refused(tmp_path, option):
 
 
 def test_without_the_engines_asserts_nothing_is_run(tmp_path):
-    assert "python -O leaves out the engine's own checks" in refused(run_with(tmp_path, flags=("-O",)))
+    report = tmp_path / "report.json"
+    told = refused(run_with(tmp_path, "--json", str(report), flags=("-O",)))
+    assert "python -O leaves out the engine's own checks" in told
+    assert "python -O" in json.loads(report.read_text())["note"]
 
 
 def test_a_spec_type_that_the_release_lacks_is_named_beside_those_that_are_asked(engine):
