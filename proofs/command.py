@@ -81,6 +81,7 @@ _INVARIANT_NAMES = tuple(dict.fromkeys(name for i in INVARIANTS for name in (i.n
 _PROGRAM = "python -m proofs.check"
 _MOST_DIGITS = 40
 _FILES = ("json", "junit", "sarif", "html", "emit_test", "ceilings", "store_ceilings")
+_WITH_INSTALLED = frozenset({"installed", "spec", "runner", "json", "junit", "sarif"})
 _OF_ONE_RELEASE = (
     "width", "list", "junit", "sarif", "html", "ceilings", "store_ceilings", "save_queries"
 )  # fmt: skip
@@ -300,15 +301,23 @@ def _check_deployments(parser: argparse.ArgumentParser, options: argparse.Namesp
 
 def _check_installed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Check the rows that the code of the installed engine makes."""
+    if options.html:
+        raise UsageError("--html does not go with --installed; --json, --junit and --sarif do")
     for name, value in vars(options).items():
-        if name not in {"installed", "spec", "runner"} and value != parser.get_default(name):
+        if name not in _WITH_INSTALLED and value != parser.get_default(name):
             raise UsageError(f"--{name.replace('_', '-')} does not go with --installed")
-    importlib.import_module("z3")  # here, so that it is missed before the engine is loaded
-    from proofs.installed_command import check_installed  # noqa: PLC0415  # needs the solver
-
+    _refuse_one_file_twice(options)
+    paths = {name: path for name in ("json", "junit", "sarif") if (path := _file(options, name)) is not None}
     runners = [Runner(name) for name in options.runner] if options.runner else list(Runner)
-    console = PipedConsole(highlight=False, markup=False, width=WIDE)
-    return check_installed(console, options.spec or SPEC_KINDS, runners)
+
+    def check() -> int:
+        importlib.import_module("z3")  # here, so that it is missed before the engine is loaded
+        from proofs.installed_command import check_installed  # noqa: PLC0415  # needs the solver
+
+        console = PipedConsole(highlight=False, markup=False, width=WIDE)
+        return check_installed(_PROGRAM, console, options.spec or SPEC_KINDS, runners, paths)
+
+    return answer_of(lambda: run_command(_PROGRAM, check), options.installed)
 
 
 def _unsupported(asked: Sequence[Obligation], pins: Mapping[str, int | bool]) -> dict[int, Outcome]:
@@ -366,7 +375,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=["vllm"],
         metavar="ENGINE",
         help="check rows as the engine in this environment makes them, by running its own code on symbols: "
-        "vllm, 0.26 to 0.33; goes with --spec and --runner",
+        "vllm, from 0.26 on (newer than 0.33: nothing is proved); goes with --spec, --runner, --json, "
+        "--junit and --sarif",
     )
     parser.add_argument(
         "--spec",

@@ -46,9 +46,10 @@ _VERDICTS: Mapping[Verdict, Entry] = {
         "hold together with a size that the release fixes. Correct it; do not count the claim as proved.",
     ),
     Verdict.UNKNOWN: Entry(
-        "The solver gave up, or ran out of its budget (rlimit) or its time. The claim may be true or false.",
+        "The solver gave up, or ran out of its budget (rlimit) or its time. With --installed also: the "
+        "engine's code cannot be followed, or its release is not described. The claim may be true or false.",
         "Pin what you know with --at: fewer free sizes are easier. On a loaded machine use fewer --jobs. "
-        "Another version of z3-solver may answer.",
+        "Another version of z3-solver may answer. With --installed the line names the place in the engine.",
     ),
     Verdict.ERROR: Entry(
         "The checker contradicted itself or its child process ended: a case did not replay, a formula "
@@ -57,8 +58,8 @@ _VERDICTS: Mapping[Verdict, Entry] = {
         "line; anything else is a fault of the checker and worth a report with the whole output.",
     ),
     Verdict.SKIPPED: Entry(
-        "The claim was not asked: the values pinned with --at leave no legal case of it, or the function "
-        "given with --width makes no row for this type.",
+        "The claim was not asked: the values pinned with --at leave no legal case of it, the function given "
+        "with --width makes no row for this type, or no claim is about this spec class (--installed).",
         "If you run this type of spec, look at the assumption that the line names: the pinned values "
         "contradict it. If you do not run it, leave it out with --spec.",
     ),
@@ -133,6 +134,12 @@ _WORDS: Mapping[str, Entry] = {
         "A legal case fills the row to its last entry, so that a row which is one entry narrower would not "
         "do. Where there is none, the line says how many entries are to spare.",
         "Nothing. What is to spare is memory of the block table, four bytes an entry and row.",
+    ),
+    "row-width": Entry(
+        "Of --installed: the formula in `invariants`, on which all other claims rest, gives the width that "
+        "the engine's own code makes.",
+        "If it is refuted, compare the two numbers: the engine's code is not that of the release whose "
+        "formulas are used, such as a fork's. Believe the claims about the installed code alone.",
     ),
     "FITS": Entry(
         "Of --deployment: the largest request's entries fit the row of this configuration, and so does every "

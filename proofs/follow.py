@@ -584,7 +584,7 @@ def followed(run: Run, body: Callable[[], Any]) -> Any:
     try:
         with _plain_library():
             result = body()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise LostError(run.lost or raised_at(error, run.root)) from error
     if run.lost:
         raise LostError(run.lost)

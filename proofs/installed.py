@@ -33,6 +33,7 @@ from invariants import (
     Side,
     Spec,
     UniformTypeSpec,
+    build_case,
     entries,
     row_width,
 )
@@ -41,13 +42,13 @@ from invariants.parameters import size
 from invariants.releases import blocks
 from proofs.chain import Traced
 from proofs.decide import decide
-from proofs.engines.vllm import Engine
+from proofs.engines.vllm import Engine, Function
 from proofs.follow import Answers, Explored, Followed, LostError, Run, explore, followed
 from proofs.problem import assumed, symbolic_case
 from proofs.terms import Definitions, Term, Truth
-from proofs.verdicts import Obligation, Outcome, Verdict, spec_of_kind
+from proofs.verdicts import Counterexample, Obligation, Outcome, Verdict, spec_of_kind
 
-__all__ = ["FORMULA", "PADDING", "SPEC", "Question", "Report", "answer", "questions"]
+__all__ = ["FORMULA", "PADDING", "SPEC", "Question", "Report", "answer", "claim_of", "questions"]
 
 SPEC = "max_num_blocks_per_req"
 """What the spec says of itself, without padding and without a runner."""
@@ -89,20 +90,24 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a question; `paths` were followed, through these functions of the engine."""
+    """What became of a question; `paths` were followed, through these functions of the engine.
+
+    `replay` are the two sides of a counterexample, as the engine's code made them of plain ints.
+    """
 
     question: Question
     outcome: Outcome
     paths: int
-    functions: tuple[str, ...]
+    functions: tuple[Function, ...]
     obligation: Obligation
+    replay: tuple[Side, ...] = ()
 
 
 def questions(
     engine: Engine, kinds: Iterable[str] = SPEC_KINDS, runners: Iterable[Runner] = tuple(Runner)
 ) -> Iterator[Question]:
     """Yield what is asked of an engine, spec by spec."""
-    wanted, asked = set(kinds), set(runners)
+    wanted, asked = set(kinds), set(runners) & set(engine.runners)
     if engine.pads():
         yield Question("any", None, PADDING)
     for kind in SPEC_KINDS:
@@ -120,8 +125,8 @@ def questions(
                     yield Question(kind, runner, FORMULA)
 
 
-def answer(engine: Engine, question: Question) -> Report:
-    """Follow every path of a question and decide each."""
+def answer(engine: Engine, question: Question, pulse: Callable[[], None] = lambda: None) -> Report:
+    """Follow every path of a question and decide each; `pulse` is called before each."""
     started = time.perf_counter()
     subject = _Subject(engine, question)
     if name := "" if question.label == PADDING else engine.missing(subject.spec()):
@@ -133,13 +138,40 @@ def answer(engine: Engine, question: Question) -> Report:
     except LostError as lost:
         outcome, explored = Outcome(Verdict.UNKNOWN, str(lost)), Explored((), frozenset())
     else:
-        outcome = _together(subject.obligation(()), [subject.decide(path) for path in explored.paths])
+        outcomes = []
+        for path in explored.paths:
+            pulse()
+            outcomes.append(subject.decide(path))
+        outcome = _together(subject.obligation(()), outcomes)
         if outcome.verdict is Verdict.PROVED:
             names = [a.name for a in ASSUMPTIONS] + [_COVERS.name, _NO_STRAY_ENCODER.name]
             used = {*outcome.used, *explored.used}
             outcome = dataclasses.replace(outcome, used=tuple(name for name in names if name in used))
-    outcome = dataclasses.replace(outcome, seconds=time.perf_counter() - started)
-    return Report(question, outcome, len(explored.paths), functions, subject.obligation(()))
+    outcome = _of_its_release(engine, dataclasses.replace(outcome, seconds=time.perf_counter() - started))
+    found = outcome.counterexample
+    return Report(
+        question,
+        outcome,
+        len(explored.paths),
+        functions,
+        subject.obligation(()),
+        subject.replay(found) if found else (),
+    )
+
+
+def claim_of(engine: Engine, question: Question) -> Obligation:
+    """Return the claim that a question asks, whatever the paths."""
+    return _Subject(engine, question).obligation(())
+
+
+def _of_its_release(engine: Engine, outcome: Outcome) -> Outcome:
+    """Take a proof that rests on another release's scheduler for none of this engine's."""
+    if engine.is_described or outcome.verdict is not Verdict.PROVED:
+        return outcome
+    detail = (
+        f"holds with the scheduler of {engine.release.name}; that of vLLM {engine.version} is not described"
+    )
+    return Outcome(Verdict.UNKNOWN, detail, seconds=outcome.seconds, rlimit=outcome.rlimit)
 
 
 @dataclass(slots=True)
@@ -167,6 +199,13 @@ class _Subject:
             return decide(self.obligation(path), {})
         except LostError as lost:
             return Outcome(Verdict.UNKNOWN, str(lost))
+
+    def replay(self, found: Counterexample) -> tuple[Side, ...]:
+        """Run the engine's code on a counterexample's plain ints, and return both sides of the claim."""
+        obligation = self.obligation(())
+        claim = obligation.invariant
+        case = build_case(obligation.kind, found.values, claim.parts)
+        return claim.sides(case, obligation.release, obligation.runner)
 
     def start(self, begun: Answers) -> tuple[Run, Callable[[], Any]]:
         """Return a run of the engine's code on a case of which nothing is known but what is assumed."""

@@ -20,6 +20,7 @@ __all__ = [
     "STYLES",
     "JsonReport",
     "details",
+    "outcome_entry",
     "outcome_lines",
     "print_outcome",
     "run_document",
@@ -140,7 +141,7 @@ def run_document(
         "complete": exit_code is not None,
         "exit_code": exit_code,
         "tally": {verdict.value: counts[verdict] for verdict in Verdict},
-        "obligations": [_entry(obligation, outcome) for obligation, outcome in decided],
+        "obligations": [outcome_entry(obligation, outcome) for obligation, outcome in decided],
     }
 
 
@@ -175,7 +176,8 @@ class JsonReport:
         self._file.write(text, complete=exit_code is not None)
 
 
-def _entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
+def outcome_entry(obligation: Obligation, outcome: Outcome | None) -> dict[str, Any]:
+    """Return what a JSON file says about one claim."""
     entry: dict[str, Any] = {
         "spec": obligation.kind,
         "invariant": obligation.label,

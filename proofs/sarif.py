@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from invariants import INVARIANTS, Invariant, Runner
+from invariants import INVARIANTS, Runner
 from proofs.explain import ENTRIES
 from proofs.files import Run, versions
 from proofs.report import details
 from proofs.verdicts import Obligation, Outcome, Verdict
 
-__all__ = ["sarif_text"]
+__all__ = ["FINDINGS", "ROOT", "claim_result", "rule", "sarif_text", "text_of_run"]
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_ROOT = "%SRCROOT%"
-_LEVELS: Mapping[Verdict, str] = {
+ROOT = "%SRCROOT%"
+"""What relative places are relative to: the root of the source."""
+FINDINGS: Mapping[Verdict, str] = {
     Verdict.REFUTED: "error",
     Verdict.VACUOUS: "error",
     Verdict.ERROR: "error",
     Verdict.UNKNOWN: "warning",
 }
 """The verdicts that are findings; PROVED and SKIPPED are none."""
+_WHOLE_FILE = 1
+"""The line at which code scanning shows what concerns a whole file."""
 _WORKERS: Mapping[Runner, str] = {
     Runner.V1: "vllm/v1/worker/gpu_model_runner.py",
     Runner.V2: "vllm/v1/worker/gpu/model_runner.py",
@@ -43,16 +46,33 @@ _NO_ERROR_EXITS = frozenset({0, 1, 3, 4})
 def sarif_text(run: Run, outcomes: Mapping[int, Outcome], exit_code: int | None) -> str:
     """Return the file's text; without an exit code the run is incomplete."""
     first = {i.name: i for i in reversed(INVARIANTS)}
-    rules = [i for n, i in reversed(first.items()) if any(o.invariant.name == n for o in run.asked)]
-    places = {rule.name: index for index, rule in enumerate(rules)}
-    results = [
-        _result(run, run.asked[index], outcome, places)
-        for index, outcome in sorted(outcomes.items())
-        if outcome.verdict in _LEVELS
-    ]
+    invariants = [i for n, i in reversed(first.items()) if any(o.invariant.name == n for o in run.asked)]
+    rules = [rule(i.name, i.sentence) for i in invariants]
+    results = []
+    for index, outcome in sorted(outcomes.items()):
+        if outcome.verdict in FINDINGS:
+            asked = run.asked[index]
+            name = f"{run.release.name}/{asked.runner.value}/{asked.kind}/{asked.label}"
+            where = f"{asked.kind} on {asked.runner.value} of {run.release.name}"
+            place = (_place(run, asked), _WHOLE_FILE)
+            results.append(claim_result(name, where, asked, outcome, rules, place))
+    told = f"{len(outcomes)} of {len(run.asked)} claims decided; nothing is claimed of the rest"
+    about = {"release": run.release.description, "pins": dict(run.pins)}
+    return text_of_run(run.release.name, rules, results, about, exit_code, told)
+
+
+def text_of_run(  # noqa: PLR0913, PLR0917  # what a run is made of
+    name: str,
+    rules: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    about: Mapping[str, Any],
+    exit_code: int | None,
+    told: str,
+) -> str:
+    """Return a file of one run; without an exit code it is incomplete, and says what is `told`."""
     driver: dict[str, Any] = {
         "name": "rowbound",
-        "rules": [_rule(rule) for rule in rules],
+        "rules": rules,
         "properties": {"versions": versions()},
     }
     if version := versions()["rowbound"]:
@@ -63,23 +83,24 @@ def sarif_text(run: Run, outcomes: Mapping[int, Outcome], exit_code: int | None)
         "runs": [
             {
                 "tool": {"driver": driver},
-                "invocations": [_invocation(run, len(outcomes), exit_code)],
-                "automationDetails": {"id": f"rowbound/{quote(run.release.name, safe='')}/"},
+                "invocations": [_invocation(told, exit_code)],
+                "automationDetails": {"id": f"rowbound/{quote(name, safe='')}/"},
                 "columnKind": "unicodeCodePoints",
                 "results": results,
-                "properties": {"release": run.release.description, "pins": dict(run.pins)},
+                "properties": about,
             }
         ],
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _rule(invariant: Invariant) -> dict[str, Any]:
-    entry = ENTRIES[invariant.name]
+def rule(name: str, sentence: str) -> dict[str, Any]:
+    """Return the rule that findings of a family of claims point at."""
+    entry = ENTRIES[name]
     return {
-        "id": invariant.name,
-        "name": "".join(word.capitalize() for word in invariant.name.split("-")),
-        "shortDescription": {"text": f"{_sentence(invariant.sentence)}."},
+        "id": name,
+        "name": "".join(word.capitalize() for word in name.split("-")),
+        "shortDescription": {"text": f"{_sentence(sentence)}."},
         "fullDescription": {"text": entry.meaning},
         "help": {
             "text": f"{entry.meaning}\n\n{entry.advice}",
@@ -94,39 +115,45 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _invocation(run: Run, decided: int, exit_code: int | None) -> dict[str, Any]:
+def _invocation(told: str, exit_code: int | None) -> dict[str, Any]:
     invocation: dict[str, Any] = {"executionSuccessful": exit_code in _NO_ERROR_EXITS}
     if exit_code is not None:
         return {**invocation, "exitCode": exit_code}
-    text = f"incomplete: {decided} of {len(run.asked)} claims decided; nothing is claimed of the rest"
-    return {
-        **invocation,
-        "toolExecutionNotifications": [
-            {"level": "error", "descriptor": {"id": "incomplete"}, "message": {"text": text}}
-        ],
+    notification = {
+        "level": "error",
+        "descriptor": {"id": "incomplete"},
+        "message": {"text": f"incomplete: {told}"},
     }
+    return {**invocation, "toolExecutionNotifications": [notification]}
 
 
-def _result(run: Run, obligation: Obligation, outcome: Outcome, places: Mapping[str, int]) -> dict[str, Any]:
-    claim = f"{run.release.name}/{obligation.runner.value}/{obligation.kind}/{obligation.label}"
+def claim_result(  # noqa: PLR0913, PLR0917  # what a finding is made of
+    claim: str,
+    where: str,
+    obligation: Obligation,
+    outcome: Outcome,
+    rules: Sequence[Mapping[str, Any]],
+    place: tuple[Mapping[str, Any], int],
+) -> dict[str, Any]:
+    """Return a finding about a claim, whose place is a file and a line in it."""
     found = outcome.counterexample
     said = found.summary if found else outcome.detail or outcome.verdict.value
-    where = f"{obligation.kind} on {obligation.runner.value} of {run.release.name}"
+    file, line = place
     properties: dict[str, Any] = {"verdict": outcome.verdict.value, "rlimit": outcome.rlimit}
     if found:
         properties["values"] = dict(found.values)
     return {
         "ruleId": obligation.label,
-        "ruleIndex": places[obligation.invariant.name],
-        "level": _LEVELS[outcome.verdict],
+        "ruleIndex": [known["id"] for known in rules].index(obligation.invariant.name),
+        "level": FINDINGS[outcome.verdict],
         "message": {
             "text": "\n".join([f"{outcome.verdict.value}: {where}: {said}", *details(obligation, outcome)])
         },
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": _place(run, obligation),
-                    "region": {"startLine": 1},  # code scanning shows what concerns a whole file there
+                    "artifactLocation": file,
+                    "region": {"startLine": line},
                 },
                 "logicalLocations": [{"fullyQualifiedName": claim, "kind": "claim"}],
             }
@@ -139,8 +166,8 @@ def _result(run: Run, obligation: Obligation, outcome: Outcome, places: Mapping[
 def _place(run: Run, obligation: Obligation) -> dict[str, Any]:
     """Return the file whose row it is: one with the user's function, or the engine's worker."""
     if run.width is None:
-        return {"uri": _WORKERS[obligation.runner], "uriBaseId": _ROOT}
+        return {"uri": _WORKERS[obligation.runner], "uriBaseId": ROOT}
     path = PurePath(run.width.rpartition(":")[0])
     if path.is_absolute():
         return {"uri": path.as_uri()}
-    return {"uri": quote(path.as_posix()), "uriBaseId": _ROOT}
+    return {"uri": quote(path.as_posix()), "uriBaseId": ROOT}

@@ -1,4 +1,4 @@
-"""How the width code of an installed vLLM, 0.26 to 0.33, is run, on plain numbers or on followed ones.
+"""How the width code of an installed vLLM, from 0.26 on, is run, on plain numbers or on followed ones.
 
 Nothing of it is typed again here. Model Runner V2's `initialize_kv_cache` and V1's
 `may_reinitialize_input_batch` are called with a stand-in for the runner, which has the sizes that they read;
@@ -7,6 +7,9 @@ width. V1's `InputBatch` is not run: which of its arguments it hands to `MultiGr
 is read off its source. An earlier table of V1's counts as different from the one that is asked for.
 
 A module of vLLM that lacks one of the functions, or a function with other parameters, is a `LayoutError`.
+
+A vLLM that is newer than those described is run against the scheduler of the newest of them, if its layout is
+known: it is then not `is_described`, and may lack V1 as a whole.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from typing import Any
 
 from invariants import (
     RELEASES,
+    SPEC_KINDS,
     Access,
     AttentionSpec,
     Case,
@@ -42,29 +46,34 @@ from invariants import (
     UniformTypeSpec,
 )
 from proofs.follow import Opaque, Run
+from proofs.verdicts import spec_of_kind
 
-__all__ = ["FIRST", "LAST", "Engine", "LayoutError", "load"]
+__all__ = ["FIRST", "LAST", "Engine", "Function", "LayoutError", "load"]
 
 FIRST, LAST = (0, 26), (0, 33)
-"""The releases whose layout is known."""
+"""The releases whose layout is known and whose scheduler is described."""
+_RELEASED = re.compile(r"(\d+)\.(\d+)\.\d+(?:\.post\d+)?(?:\+[a-z0-9.]+)?")
+"""The version of a release; a `.dev` or `rc` is on the way to one that nobody can know yet."""
 
 _INTERFACE = "vllm.v1.kv_cache_interface"
 _V2_RUNNER, _V2_TABLE = "vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu.block_table"
 _V1_RUNNER, _V1_TABLE = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.block_table"
 _V1_BATCH = "vllm.v1.worker.gpu_input_batch"
-_LAYOUT = (
+_LAYOUT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (_INTERFACE, "KVCacheSpec.max_num_blocks_per_req", ("self", "vllm_config", "max_len")),
     (_V2_RUNNER, "GPUModelRunner.initialize_kv_cache", ("self", "kv_cache_config")),
     (_V2_RUNNER, "init_attn_backend", ()),
     (_V2_RUNNER, "BlockTables", ("block_sizes", "max_num_reqs", "max_num_batched_tokens")),
     (_V2_TABLE, "StagedWriteTensor", ("size",)),
+)
+_LAYOUT_OF_V1: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (_V1_RUNNER, "GPUModelRunner.may_reinitialize_input_batch", ("self", "kv_cache_config")),
     (_V1_RUNNER, "InputBatch", ("max_num_reqs", "max_model_len", "max_num_batched_tokens")),
     (_V1_TABLE, "MultiGroupBlockTable", ("max_num_reqs", "max_num_batched_tokens")),
     (_V1_TABLE, "BlockTable._make_buffer", ("self", "size")),
 )
 """Module, function, and the parameters that it starts with."""
-_PADDING = "get_block_table_width"
+_PADDING, _WIDTH = "get_block_table_width", "max_num_blocks_per_req"
 _WRAPPER = "UniformTypeKVCacheSpecs"
 _ABSTRACT = frozenset({"KVCacheSpec", "AttentionSpec"})
 _ONE_ROW = 1
@@ -85,6 +94,18 @@ class _Captured(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the engine: its name, its file from where the engine lies, and its first line."""
+
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """An installed vLLM.
 
@@ -92,15 +113,34 @@ class Engine:
         version: as it calls itself.
         root: where it lies.
         release: the formulas of its scheduler.
+        is_described: whether they are its own; of a newer vLLM they are those of the last one described.
+        runners: the model runners that it has.
     """
 
     version: str
     root: Path
     release: Release
+    is_described: bool = True
+    runners: tuple[Runner, ...] = tuple(Runner)
+
+    def not_run(self) -> tuple[str, ...]:
+        """Return a line for each further place of a release not described that asks a spec for its width."""
+        if self.is_described:
+            return ()
+        run = {_module(name).__file__ for name in (_INTERFACE, _V2_RUNNER)}
+        run |= {_module(_V1_RUNNER).__file__} if Runner.V1 in self.runners else set()
+        places = [
+            f"{path.relative_to(self.root.parent)}:{number}"
+            for path in sorted((self.root / "v1").rglob("*.py"))
+            if str(path) not in run
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if f".{_WIDTH}(" in line
+        ]
+        return tuple(f"{place} asks a spec for its width too, and is not run" for place in places)
 
     def unknown_specs(self) -> tuple[str, ...]:
         """Return the names of its spec classes that no claim is about."""
-        known = {_engine_class(spec) for spec in _known_types()} | _ABSTRACT | {_WRAPPER}
+        known = {_engine_class(spec) for spec in _described_types(self.release)} | _ABSTRACT | {_WRAPPER}
         found = {kind.__name__ for kind in _subclasses(_module(_INTERFACE).KVCacheSpec) if _ships(kind)}
         return tuple(sorted(found - known))
 
@@ -121,10 +161,15 @@ class Engine:
 
     def pads(self) -> bool:
         """Return whether it has a function that pads widths; 0.26 does it in place."""
-        return hasattr(_module(_V1_TABLE), _PADDING)
+        return self._padding() is not None
 
-    def functions(self, runner: Runner | None, spec: Spec | None = None) -> tuple[str, ...]:
-        """Return the functions that are run, each with its file."""
+    def _padding(self) -> Any:
+        """Return the function that pads widths: the interface has it from 0.34 on, V1's table before."""
+        modules = (_INTERFACE, *(_V1_TABLE,) * (Runner.V1 in self.runners))
+        return next(filter(None, (getattr(_module(name), _PADDING, None) for name in modules)), None)
+
+    def functions(self, runner: Runner | None, spec: Spec | None = None) -> tuple[Function, ...]:
+        """Return the functions that are run."""
         if runner is Runner.V2:
             entry, table = (
                 _module(_V2_RUNNER).GPUModelRunner.initialize_kv_cache,
@@ -135,13 +180,13 @@ class Engine:
             entry = _module(_V1_RUNNER).GPUModelRunner.may_reinitialize_input_batch
             return self._named(entry), self._named(_module(_V1_TABLE).MultiGroupBlockTable)
         if spec is None:
-            return (self._named(getattr(_module(_V1_TABLE), _PADDING)),)
+            return (self._named(self._padding()),)
         name = _WRAPPER if isinstance(spec, UniformTypeSpec) else _engine_class(type(spec))
-        return (self._named(getattr(_module(_INTERFACE), name).max_num_blocks_per_req),)
+        return (self._named(getattr(getattr(_module(_INTERFACE), name), _WIDTH)),)
 
-    def _named(self, function: Any) -> str:
+    def _named(self, function: Any) -> Function:
         file = Path(inspect.getsourcefile(function) or "").relative_to(self.root.parent)
-        return f"{function.__qualname__} ({file}:{inspect.getsourcelines(function)[1]})"
+        return Function(function.__qualname__, file.as_posix(), inspect.getsourcelines(function)[1])
 
     def blocks(self, case: Case, length: Any, run: Run | None, page: Any = 4) -> Any:
         """Return what the spec says about how many blocks a request of that length needs."""
@@ -151,7 +196,7 @@ class Engine:
     def padded(self, blocks: Any, block_size: Any, run: Run | None) -> Any:
         """Return a width as the engine pads it."""
         wrap = run.wrap if run else _as_it_is
-        return getattr(_module(_V1_TABLE), _PADDING)(wrap(blocks), wrap(block_size))
+        return self._padding()(wrap(blocks), wrap(block_size))
 
     def row(self, case: Case, runner: Runner, run: Run | None, page: Any = 4) -> Any:
         """Return the columns of the table that the runner makes; 0 if it makes none for the group."""
@@ -173,27 +218,47 @@ def load() -> Engine:
         raise LayoutError("vllm is not installed in this environment: install it, or leave --installed out")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     engine = _module("vllm")
-    version = str(getattr(engine, "__version__", ""))
-    found = re.match(r"(\d+)\.(\d+)", version)
-    number = (int(found[1]), int(found[2])) if found else (0, 0)
-    release = next((r for r in RELEASES if r.name == f"vllm-{number[0]}.{number[1]}"), None)
-    if release is None or not FIRST <= number <= LAST:
-        known = " to ".join(f"{major}.{minor}" for major, minor in (FIRST, LAST))
+    if engine.__file__ is None:
         raise LayoutError(
-            f"vLLM {version or 'without a version'} is installed; the layouts of {known} are known"
+            f"vllm is no package but the folder {next(iter(engine.__path__), '')}: run elsewhere"
         )
-    root = Path(engine.__file__ or "").parent
+    version = str(getattr(engine, "__version__", ""))
+    release, is_described = _release_of(version)
     for module, name, parameters in _LAYOUT:
         _require(version, module, name, parameters)
-    _handed_on({})
-    return Engine(version, root, release)
+    runners: tuple[Runner, ...] = (Runner.V2,)
+    if is_described or importlib.util.find_spec(_V1_RUNNER) is not None:
+        for module, name, parameters in _LAYOUT_OF_V1:
+            _require(version, module, name, parameters)
+        _handed_on({})
+        runners = tuple(Runner)
+    return Engine(version, Path(engine.__file__).parent, release, is_described, runners)
+
+
+def _release_of(version: str) -> tuple[Release, bool]:
+    """Return whose scheduler a version's rows are held against, and whether that is its own.
+
+    Raises:
+        LayoutError: the version is older than those described, or none.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    if number < FIRST:
+        oldest = ".".join(map(str, FIRST))
+        raise LayoutError(
+            f"vLLM {version or 'without a version'} is installed; only {oldest} or newer, by its version, "
+            "can be run; --release checks the formulas of a release that is not"
+        )
+    major, minor = min(number, LAST)
+    release = next(r for r in RELEASES if r.name == f"vllm-{major}.{minor}")
+    return release, number <= LAST and _RELEASED.fullmatch(version) is not None
 
 
 def _module(name: str) -> ModuleType:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what it says on the way is no part of our output
             return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = " ".join(str(error).split())
         raise LayoutError(f"{name} cannot be imported: {type(error).__name__}: {told}") from error
 
@@ -444,8 +509,10 @@ def _engine_class(spec: type[Spec]) -> str:
     return MambaSpec.__name__ if issubclass(spec, MambaSpec) else spec.__name__
 
 
-def _known_types() -> set[type[Spec]]:
-    return {kind for kind in _subclasses(Spec) if not inspect.isabstract(kind)}
+def _described_types(release: Release) -> set[type[Spec]]:
+    """Return the spec types that a release is described to have, without the wrapper."""
+    specs = [spec_of_kind(kind) for kind in SPEC_KINDS if kind not in release.absent]
+    return {type(spec) for spec in specs if not isinstance(spec, UniformTypeSpec)}
 
 
 def _subclasses(owner: type) -> set[type]:

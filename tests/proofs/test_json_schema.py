@@ -10,6 +10,7 @@ from referencing import Registry, Resource
 from samples import ASKED, OUTCOMES
 
 from proofs.files import JsonFile
+from proofs.installed_report import INSTALLED_SCHEMA
 from proofs.matrix import MATRIX_SCHEMA, MatrixReport
 from proofs.mutant_pool import Fate, Finding
 from proofs.mutants_command import SCHEMA as MUTANTS_SCHEMA
@@ -51,7 +52,13 @@ def report(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("schema", "layout"), [(SHIPPED, SCHEMA), (MATRIX, MATRIX_SCHEMA), (MUTANTS, MUTANTS_SCHEMA)]
+    ("schema", "layout"),
+    [
+        (SHIPPED, SCHEMA),
+        (MATRIX, MATRIX_SCHEMA),
+        (MUTANTS, MUTANTS_SCHEMA),
+        (shipped("installed-1.json"), INSTALLED_SCHEMA),
+    ],
 )
 def test_the_schema_is_one_and_names_the_layout_that_is_written(schema, layout):
     jsonschema.Draft202012Validator.check_schema(schema)
