@@ -37,7 +37,7 @@ _LONG_RUNS: Mapping[str, int] = {
     "cp_kv_cache_interleave_size": 16,
     "blocks_per_kv_block": 2,
 }
-"""As those, to look for a case that breaks the claim: runs of a usual block, and kernel blocks of half of it."""
+"""As those, for a case that breaks a claim: runs as long as a block, and kernel blocks of half of it."""
 _SECONDS = 20
 """A soft stop inside the solver; the parent process has a hard one."""
 BUDGET = f"rlimit {RLIMIT:,}, {_SECONDS} s"

@@ -100,7 +100,7 @@ def test_a_block_drafters_queries_alias_where_they_leave_a_row_of_eight():
 
 @pytest.mark.parametrize("name", ["vllm-0.25", "vllm-0.26", "vllm-0.27", "vllm-0.28"])
 def test_before_029_v2_gives_a_run_longer_than_a_kernel_block_to_one_rank(name):
-    """dcp 2, blocks of 128 as two of 64, runs of 128: what vLLM 0.28's own kernel was seen to compute.
+    """Two ranks, blocks of 128 as two of 64, runs of 128: what vLLM 0.28's own kernel was seen to compute.
 
     With block 1, whose slots are 128 to 255, positions 64 and 128 both got slot 192, and 192 got slot 256.
     """

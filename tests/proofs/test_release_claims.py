@@ -219,5 +219,5 @@ def test_v2_before_029_is_refuted_where_a_run_is_longer_than_a_kernel_block():
     )
     # The first position of the run's second half, and the first of the next kernel block's.
     assert (values["position"], values["other_position"]) == (64, 128)
-    assert "positions 64 and 128 share a slot" in found.consequence
+    assert "positions 64 and 128 share a slot" in found.summary
     assert ask("full-attention", "slots-distinct", "V2", "vllm-0.29").verdict is Verdict.PROVED
