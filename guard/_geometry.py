@@ -98,6 +98,24 @@ class Geometry:
             f"would take {table_bytes} bytes",
         )
 
+    def dealt_sizes(self, *, within_kernel_blocks: bool) -> tuple[int, ...]:
+        """Return each group's blocks within which context parallelism deals tokens out, in whole runs.
+
+        Raises:
+            GuardUsageError: a run of `cp_interleave` tokens would leave such a block, so that two positions
+                got one slot.
+        """
+        name = "kernel block size" if within_kernel_blocks else "block size"
+        sizes = self.kernel_block_sizes if within_kernel_blocks else self.block_sizes
+        for group, size in enumerate(sizes):
+            mapped = self.cp_size > 1 and self.dcp_sharded[group] and self.slot_mapping_enabled[group]
+            _require(
+                not mapped or size % self.cp_interleave == 0,
+                f"cp_interleave {self.cp_interleave} does not divide the {name} {size} of group {group}: "
+                "a run of tokens would leave its block; lower cp_interleave",
+            )
+        return sizes
+
 
 def bind_options(positional: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
     """Name the optional arguments of either form; an argument left at None counts as not given."""

@@ -239,7 +239,7 @@ class BlockTables:
         self._reach = self._on_device(geometry.sliding_window_reach)
         self._window_block_sizes = self._on_device(geometry.kernel_block_sizes)
         self._slots = SlotGeometry.of(
-            geometry.kernel_block_sizes if self._deals_kernel_blocks else geometry.block_sizes,
+            geometry.dealt_sizes(within_kernel_blocks=self._deals_kernel_blocks),
             self.device,
             kernel_block_sizes=geometry.kernel_block_sizes,
             enabled=geometry.slot_mapping_enabled,

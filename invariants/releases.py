@@ -40,6 +40,7 @@ __all__ = [
     "Release",
     "blocks",
     "column",
+    "dealt_spec",
     "entries",
     "kernel_table_width",
     "max_num_tokens",
@@ -434,6 +435,19 @@ def row_spec(spec: Spec, *, release: Release | str = TODAY) -> Spec:
     if isinstance(spec, UniformTypeSpec):
         return UniformTypeSpec(inner=row_spec(spec.inner, release=release))
     return replace(spec, blocks_per_kv_block=1) if isinstance(spec, AttentionSpec) else spec
+
+
+def dealt_spec(
+    spec: AttentionSpec, *, runner: Runner = Runner.V2, release: Release | str = TODAY
+) -> AttentionSpec:
+    """Return the spec in whose blocks dcp deals positions out: its own, or one of its kernel blocks.
+
+    Of kernel blocks, `place_on_rank` is a kernel block and an offset that may pass its end
+    (`Gap.KERNEL_BLOCK_DEALS_ON_V2`).
+    """
+    if _known(release).leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, Runner(runner)):
+        return replace(spec, block_size=spec.kernel_block_size, blocks_per_kv_block=1)
+    return spec
 
 
 def blocks(deployment: Deployment, spec: Spec, request: Request, *, release: Release | str = TODAY) -> int:

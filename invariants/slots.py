@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from invariants.arithmetic import all_of, any_of, minimum, modulo, negation, where
@@ -10,7 +10,7 @@ from invariants.cases import Case
 from invariants.claim import Given, Invariant, Side
 from invariants.deployment import Runner
 from invariants.parameters import size
-from invariants.releases import Gap, Release
+from invariants.releases import Gap, Release, dealt_spec
 from invariants.rows import width_of
 from invariants.specs import (
     AttentionSpec,
@@ -35,11 +35,7 @@ def _is_sharded(spec: AttentionSpec, runner: Runner) -> bool:
 
 
 def _dealt(case: Case, release: Release, runner: Runner) -> AttentionSpec:
-    """Return the spec in whose blocks dcp deals positions out: one of kernel blocks if the gap is open."""
-    spec = cast("AttentionSpec", case.spec)
-    if release.leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, runner):
-        return replace(spec, block_size=spec.kernel_block_size, blocks_per_kv_block=1)
-    return spec
+    return dealt_spec(cast("AttentionSpec", case.spec), runner=runner, release=release)
 
 
 def _place_on_rank(case: Case, position: int, release: Release, runner: Runner) -> tuple[int, int, int]:

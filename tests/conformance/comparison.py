@@ -51,8 +51,6 @@ class Record:
     v2_slots: int = 0
     narrow: int = 0
     narrow_first: str = ""
-    dealt: int = 0
-    dealt_first: str = ""
     beyond: int = 0
     beyond_first: str = ""
 

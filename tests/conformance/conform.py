@@ -138,8 +138,6 @@ def _print_notes(tally, kinds):
     for kind, record in tally.of.items():
         for reason, count in record.refused.items():
             print(f"refused     {kind}: {count} setups by the engine itself: {reason}")
-        if record.dealt:
-            print(f"dealt anew  {kind}: {record.dealt_first} (FINDINGS.md, finding 3)")
     sessions = [(kind, record) for kind, record in tally.of.items() if record.beyond]
     for kind, record in sessions[:1]:
         more = f"; {len(sessions) - 1} more types likewise" if sessions[1:] else ""

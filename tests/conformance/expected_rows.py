@@ -18,13 +18,12 @@ from invariants import (
     SlidingWindowSpec,
     UniformTypeSpec,
     column,
+    dealt_spec,
     release,
     row_spec,
 )
 
 PAD = -1
-_DEALS_KERNEL_BLOCKS = {"vllm-0.28"}
-"""Releases whose V2 deals positions out to the ranks within kernel blocks: FINDINGS.md, finding 3."""
 
 
 def layer(spec):
@@ -81,16 +80,6 @@ class ExpectedRows:
         spec = layer(self.specs[group])
         return isinstance(spec, AttentionSpec) and not isinstance(spec, CrossAttentionSpec)
 
-    def deals_short_blocks(self, group):
-        """Say whether V2 of the release deals runs out within kernel blocks that are shorter than a run."""
-        deployment, size = self.deployment, layer(self.held(group)).kernel_block_size
-        return (
-            deployment.decode_context_parallel_size > 1
-            and size % deployment.cp_kv_cache_interleave_size > 0
-            and self.runner is Runner.V2
-            and self.release in _DEALS_KERNEL_BLOCKS
-        )
-
     def unmapped(self, group, got):
         """Check the slots of a group that the runner leaves out: none, and only a ring is left out."""
         if not isinstance(layer(self.specs[group]), CircularBufferSpec):
@@ -102,7 +91,7 @@ class ExpectedRows:
 
         A column outside the row is said in words, which no slot equals.
         """
-        spec = layer(self.held(group))
+        spec = dealt_spec(layer(self.held(group)), runner=self.runner, release=self.release)
         if spec.owner(self.deployment, position) != rank:
             return PAD
         access = Access(position=position)
@@ -110,7 +99,9 @@ class ExpectedRows:
         if not 0 <= at < len(row):
             return f"column {at} of a row of {len(row)}"
         _, offset = spec.place_on_rank(self.deployment, position)
-        return int(row[at]) * spec.kernel_block_size + offset % spec.kernel_block_size
+        if spec.expansion > 1:
+            offset %= spec.kernel_block_size
+        return int(row[at]) * spec.kernel_block_size + offset
 
     def slots(self, group, rows, spans, rank, got):
         """Check the slots of a step, which maps the positions of each span through the row beside it."""

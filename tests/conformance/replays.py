@@ -74,9 +74,12 @@ def short_kernel_blocks_are_dealt_anew():
     spans = [range(256)]
     ranks = [worker.attend([0], spans, rank)[1][0] for rank in range(2)]
     rows = worker.tables.block_tables[0].gpu[:1]
-    if not any(expected.slots(0, rows, spans, rank, slots) for rank, slots in enumerate(ranks)):
+    for rank, slots in enumerate(ranks):
+        if fault := expected.slots(0, rows, spans, rank, slots):
+            return "; ".join(fault)
+    first = next((position for position, slot in enumerate(ranks[0]) if slot >= 2 * 128), None)
+    if first is None:
         return None
-    first = next(position for position, slot in enumerate(ranks[0]) if slot >= 2 * 128)
     owned = sum(slot >= 0 for slot in ranks[1])
     return (
         f"block 1 of 128 tokens has slots 128 to 255, and position {first} of dcp 2 is mapped to slot "

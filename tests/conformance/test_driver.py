@@ -136,8 +136,6 @@ def test_what_is_known_of_v2s_tables_is_told_and_not_counted_as_equal(capsys):
     tally = Tally()
     record = tally.record("mamba-align")
     record.narrow, record.narrow_first = 2, "5 entries for V2's row of 2"
-    record.dealt, record.dealt_first = 1, "slot of position 2 on rank 1 is -1"
     conform._print_notes(tally, ["mamba-align"])
     told = capsys.readouterr().out
     assert "too narrow  mamba-align: 5 entries for V2's row of 2; 2 lists kept from their rows" in told
-    assert "dealt anew  mamba-align: slot of position 2 on rank 1 is -1 (FINDINGS.md, finding 3)" in told

@@ -91,14 +91,15 @@ def test_only_a_ring_may_be_left_out_of_the_slot_mapping():
     assert expected(FullAttentionSpec(block_size=4)).unmapped(0, [-1, -1]) is not None
 
 
-def test_only_the_release_that_deals_short_kernel_blocks_is_excused_from_its_slots():
+def test_slots_of_kernel_blocks_shorter_than_a_run_are_those_of_the_release():
     spec = FullAttentionSpec(block_size=4, blocks_per_kv_block=2)
     sizes = {"decode_context_parallel_size": 2, "cp_kv_cache_interleave_size": 4}
-    assert expected(spec, "vllm-0.28", **sizes).deals_short_blocks(0)
-    assert not expected(spec, "vllm-0.33", **sizes).deals_short_blocks(0)
-    assert not expected(spec, "vllm-0.28", **{**sizes, "cp_kv_cache_interleave_size": 2}).deals_short_blocks(
-        0
-    )
+    # Runs of 4 in turn, against positions modulo 4, all of which are less than a run.
+    for name, slots in (
+        ("vllm-0.31", [10, 11, 14, 15, *[-1] * 4]),
+        ("vllm-0.28", [10, 11, 12, 13, 14, 15, 16, 17]),
+    ):
+        assert expected(spec, name, **sizes).slots(0, [[5, 7]], [range(8)], 0, slots) is None
 
 
 # --- V2's rows on a stand-in -----------------------------------------------------------------------

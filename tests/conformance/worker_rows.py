@@ -269,10 +269,5 @@ class V2Rows(_WorkerRows):
         if enabled and not enabled[group]:
             self._require(group, self.expected.unmapped(group, slots))
         elif self.expected.maps_positions(group):
-            fault = self.expected.slots(group, table[rows], spans, rank, slots)
-            if fault and self.expected.deals_short_blocks(group):
-                self.record.dealt += 1
-                self.record.dealt_first = self.record.dealt_first or f"{fault[0]}; {self.setup.sizes()}"
-                return
-            self._require(group, fault)
+            self._require(group, self.expected.slots(group, table[rows], spans, rank, slots))
             self.record.v2_slots += len(slots)

@@ -95,6 +95,10 @@ def test_a_kernel_block_id_beyond_int32_is_refused(device):
         ({"cp_size": 2, "cp_rank": 2}, "cp_rank must be from 0 to 1, not 2"),
         ({"cp_rank": -1}, "cp_rank must be from 0 to 0, not -1"),
         ({"cp_interleave": 0}, "cp_interleave must be from 1 to"),
+        (
+            {"cp_size": 2, "cp_interleave": 48},
+            "cp_interleave 48 does not divide the block size 64 of group 0: a run of tokens would leave",
+        ),
         ({"dcp_sharded": [True]}, "dcp_sharded has 1 entries for 2 groups"),
         ({"slot_mapping_enabled": [True]}, "slot_mapping_enabled has 1 entries for 2 groups"),
         ({"sliding_window_reach": [-1, 0]}, "sliding_window_reach of group 0 must be from 0 to"),

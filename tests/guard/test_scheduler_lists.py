@@ -19,8 +19,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from guard import BlockTables, BlockTableViolation, Violation
-from invariants import Runner, entries_needed, row_width
+from guard import BlockTables, BlockTableViolation, GuardUsageError, Violation
+from invariants import Gap, Runner, entries_needed, release, row_width
 from tests.conformance.expected_rows import ExpectedRows
 from tests.conformance.recording import deployment_of, read, spec_of
 from tests.kernels.test_peer import peer  # noqa: F401 - a fixture
@@ -104,7 +104,7 @@ class Replay:
                 assert self.expected.gathered(group, held[row][:count], got, step) is None
             if not enabled[group]:
                 assert self.expected.unmapped(group, slots[group]) is None
-            elif self.expected.maps_positions(group) and not self.expected.deals_short_blocks(group):
+            elif self.expected.maps_positions(group):
                 used = [held[row] for row in rows]
                 assert self.expected.slots(group, used, spans, rank, slots[group]) is None
 
@@ -125,9 +125,20 @@ class Replay:
         return torch.tensor(values, dtype=dtype, device=self.device)
 
 
+def deals_kernel_blocks(run):
+    return release(run["release"]).leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, Runner.V2)
+
+
 def guarded(run, device):
-    """Play a run into the guarded tables."""
-    return Replay(run, lambda rank: BlockTables(**run["tables"], cp_rank=rank, device=device), device)
+    """Play a run into the guarded tables, told whether the release deals tokens out within kernel blocks."""
+    named = {**run["tables"], "deals_kernel_blocks": deals_kernel_blocks(run), "device": device}
+    return Replay(run, lambda rank: BlockTables(**named, cp_rank=rank), device)
+
+
+def outruns_its_blocks(run):
+    """Say whether the release deals a group's tokens out in runs that leave the blocks it deals within."""
+    sizes, run_length = run["tables"].get("kernel_block_sizes", []), run["tables"]["cp_interleave"]
+    return deals_kernel_blocks(run) and run["tables"]["cp_size"] > 1 and any(s % run_length for s in sizes)
 
 
 def has_too_narrow_a_row(run):
@@ -141,7 +152,7 @@ def has_too_narrow_a_row(run):
 
 @pytest.mark.parametrize("release_and_kind", RUNS, ids="-".join)
 def test_each_step_of_a_schedulers_run_leaves_what_it_lists(release_and_kind, device):
-    runs = RUNS[release_and_kind]
+    runs = [run for run in RUNS[release_and_kind] if not outruns_its_blocks(run)]
     for run in runs[:1] if device.type == "cpu" else runs:
         replay = guarded(run, device).play()
         for tables in replay.ranks:
@@ -153,6 +164,14 @@ def test_lists_for_which_a_release_makes_too_narrow_a_row_are_refused(device):
     (run,) = [run for run in RUNS["vllm-0.28", "mamba-align"] if has_too_narrow_a_row(run)]
     # max_model_len 35, dcp 4, states of 8 tokens: rows of 2, and a request of 35 tokens lists 5.
     assert guarded(run, device).play().refused == 4
+
+
+def test_a_deployment_whose_runs_leave_the_kernel_blocks_is_refused(device):
+    runs = [run for some in RUNS.values() for run in some if outruns_its_blocks(run)]
+    assert {run["release"] for run in runs} == {"vllm-0.28"}
+    for run in runs:
+        with pytest.raises(GuardUsageError, match=r"cp_interleave \d+ does not divide the kernel block size"):
+            guarded(run, device)
 
 
 @pytest.mark.parametrize("place", ["appends", "rows"])
@@ -177,10 +196,10 @@ def test_the_engines_own_tables_hold_their_own_schedulers_lists(peer, device, re
     if device.type == "cpu":
         pytest.skip("vLLM's own tables read host memory from a GPU; `make conformance` has them on a CPU")
     # Folders are named v0.33.0, releases vllm-0.33.
-    release = f"vllm-{'.'.join(request.node.callspec.params['peer'].removeprefix('v').split('.')[:2])}"
-    runs = [run for (of, _), some in RUNS.items() if of == release for run in some]
+    known = f"vllm-{'.'.join(request.node.callspec.params['peer'].removeprefix('v').split('.')[:2])}"
+    runs = [run for (of, _), some in RUNS.items() if of == known for run in some]
     if not runs:
-        pytest.skip(f"nothing is recorded of {release}")
+        pytest.skip(f"nothing is recorded of {known}")
     for run in runs:
         make = lambda rank, run=run: peer.BlockTables(**run["tables"], cp_rank=rank, device=device)  # noqa: E731
         Replay(run, make, device).play(refuses=False)
