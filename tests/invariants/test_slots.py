@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from invariants import Runner, build_case, claim, release
+from invariants import FullAttentionSpec, Runner, build_case, claim, dealt_spec, release
 from invariants.slots import OtherPosition
 
 GRID = [
@@ -112,9 +112,21 @@ def test_before_029_v2_gives_a_run_longer_than_a_kernel_block_to_one_rank(name):
     # Rank 0, block 0, offset 128: one past the block's last.
     assert [side.value for side in owned.sides(deep, release(name), Runner.V2)][:3] == [0, 0, 128]
     assert not owned.holds(deep, release(name), Runner.V2)
+    # The last of one block and the first of the next are two slots, though both are where 256 belongs.
+    assert one.holds(case_of(128, 2, 128, 192, 256, **values), release(name), Runner.V2)
     for runner, known in ((Runner.V1, name), (Runner.V2, "vllm-0.29"), (Runner.V2, "today")):
         assert one.holds(shared, release(known), runner)
         assert owned.holds(deep, release(known), runner)
+
+
+def test_the_blocks_that_tokens_are_dealt_out_within_are_kernel_blocks_on_v2_before_029():
+    spec = FullAttentionSpec(block_size=128, blocks_per_kv_block=2)
+    kernel = FullAttentionSpec(block_size=64, blocks_per_kv_block=1)
+    assert dealt_spec(spec, release="vllm-0.28") == kernel
+    assert dealt_spec(spec, release=release("vllm-0.25"), runner="V2") == kernel
+    assert dealt_spec(spec, release="vllm-0.28", runner=Runner.V1) is spec
+    assert dealt_spec(spec, release="vllm-0.29") is spec
+    assert dealt_spec(spec) is spec
 
 
 def test_before_029_v2_is_right_where_runs_divide_the_kernel_block():
