@@ -49,6 +49,15 @@ _SESSIONS = KnownBad(
     "https://github.com/vllm-project/vllm/pull/42502",
 )
 
+_KERNEL_BLOCKS = KnownBad(
+    "slots-distinct",
+    ("full-attention",),
+    (Runner.V2,),
+    "tokens are dealt out within kernel blocks, which a run of cp_kv_cache_interleave_size need not fit",
+    "not guarded: the slots are the kernel's; guard.BlockTables refuses such sizes",
+    "python -m proofs.check --release vllm-0.28 --spec full-attention --runner V2 --invariant slots-distinct",
+)
+
 
 def _rings(release: str, *kinds: str, runners: tuple[Runner, ...] = (Runner.V1,)) -> KnownBad:
     return KnownBad(
@@ -63,7 +72,7 @@ def _rings(release: str, *kinds: str, runners: tuple[Runner, ...] = (Runner.V1,)
 
 KNOWN_BAD: Mapping[str, tuple[KnownBad, ...]] = MappingProxyType(
     {
-        "vllm-0.28": (_REPLICATED_STATE, _SESSIONS),
+        "vllm-0.28": (_REPLICATED_STATE, _SESSIONS, _KERNEL_BLOCKS),
         "vllm-0.29": (_rings("vllm-0.29", "circular-buffer"), _SESSIONS),
         "vllm-0.30": (
             _rings("vllm-0.30", "circular-buffer"),

@@ -22,7 +22,11 @@ def found(name):
     asked = [
         *obligations(known, invariants=[claim("row-fits")]),
         *obligations(known, kinds=["circular-buffer", "kpool-tail"], invariants=[claim("column-fits")]),
-        *obligations(known, kinds=["full-attention"], invariants=[claim("column-fits/session-chunk")]),
+        *obligations(
+            known,
+            kinds=["full-attention"],
+            invariants=[claim("column-fits/session-chunk"), claim("slots-distinct")],
+        ),
     ]
     return {
         (one.invariant.label, one.kind, one.runner)
