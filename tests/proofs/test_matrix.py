@@ -181,7 +181,7 @@ def test_what_is_shared_is_decided_alike_on_its_own(kind):
     claims = dict(enumerate(o for known in RELEASES for o in obligations(known, kinds=[kind])))
     shared = shared_claims(claims, {})
     assert shared
-    for index, earlier in list(shared.items())[::3]:
+    for index, earlier in list(shared.items())[::8]:
         one, other = decide(claims[index], {}), decide(claims[earlier], {})
         assert one.verdict is other.verdict
         assert one.used == other.used
