@@ -37,7 +37,7 @@ _LONG_RUNS: Mapping[str, int] = {
     "cp_kv_cache_interleave_size": 16,
     "blocks_per_kv_block": 2,
 }
-"""As those, for a case that breaks a claim: runs as long as a block, and kernel blocks of half of it."""
+"""As those, where a smaller case is wanted: runs as long as a block, and kernel blocks of half of it."""
 _SECONDS = 20
 """A soft stop inside the solver; the parent process has a hard one."""
 BUDGET = f"rlimit {RLIMIT:,}, {_SECONDS} s"
@@ -359,9 +359,9 @@ class _Session:
             if proved:
                 solver.add(z3.Implies(z3.And(*needed), step) if len(needed) else step)
 
-    def _search_linear(self) -> Values | None:
+    def _search_linear(self, *more: Mapping[str, int]) -> Values | None:
         """Look for a case that breaks the claim at usual sizes."""
-        for fixed in self._linear(_LONG_RUNS):
+        for fixed in self._linear(*more):
             answer, values = self._failing(fixed)
             if answer == z3.sat:
                 return values
@@ -423,7 +423,7 @@ class _Session:
         if answer == z3.sat:
             fixed, found = together, values
         else:
-            if near := self._search_linear():
+            if near := self._search_linear(_LONG_RUNS):
                 # What is usual in this case stays; it makes the rest a question of linear arithmetic.
                 found = near
                 fixed |= {p.name: near[p.name] for p in free if p.usual == near[p.name]}

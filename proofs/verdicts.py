@@ -70,7 +70,7 @@ EXIT_CODES: Mapping[int, str] = {
     0: "every obligation that was asked is PROVED",
     1: "at least one is REFUTED",
     EXIT_USAGE: "wrong usage, or nothing was selected",
-    3: "at least one is UNKNOWN, or --installed SKIPPED a spec class (a release not described: all UNKNOWN)",
+    3: "at least one is UNKNOWN, or --installed SKIPPED a spec class",
     4: "at least one is VACUOUS",
     EXIT_INTERNAL: "internal error",
     EXIT_DRIFT: "all PROVED, but a claim's cost left its ceiling (--ceilings)",

@@ -20,8 +20,18 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from guard import BlockTables, BlockTableViolation, GuardUsageError, Violation
-from invariants import Gap, Runner, entries_needed, release, row_width
-from tests.conformance.expected_rows import ExpectedRows
+from invariants import (
+    AttentionSpec,
+    Gap,
+    IllegalDeployment,
+    Runner,
+    dealt_spec,
+    entries_needed,
+    release,
+    require_legal,
+    row_width,
+)
+from tests.conformance.expected_rows import ExpectedRows, layer
 from tests.conformance.recording import deployment_of, read, spec_of
 from tests.kernels.test_peer import peer  # noqa: F401 - a fixture
 
@@ -137,8 +147,17 @@ def guarded(run, device):
 
 def outruns_its_blocks(run):
     """Say whether the release deals a group's tokens out in runs that leave the blocks it deals within."""
-    sizes, run_length = run["tables"].get("kernel_block_sizes", []), run["tables"]["cp_interleave"]
-    return deals_kernel_blocks(run) and run["tables"]["cp_size"] > 1 and any(s % run_length for s in sizes)
+    for spec in map(layer, map(spec_of, run["specs"])):
+        if not isinstance(spec, AttentionSpec):
+            continue
+        try:
+            require_legal(
+                deployment_of(run), dealt_spec(spec, release=run["release"]), release=run["release"]
+            )
+        except IllegalDeployment as illegal:
+            if illegal.assumption == "interleave-divides":
+                return True
+    return False
 
 
 def has_too_narrow_a_row(run):
