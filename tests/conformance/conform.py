@@ -170,11 +170,25 @@ def _broken(name):
     raise SystemExit(f"no edit is named {name!r}; of the lists there are\n  {names}")
 
 
+def _positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return int(text)
+
+
 def main(given=None):
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--spec", action="append", help="this spec type alone; can be repeated")
-    parser.add_argument("--examples", type=int, default=20, help="runs of each machine (default %(default)s)")
+    parser.add_argument(
+        "--spec",
+        action="append",
+        choices=SPEC_KINDS,
+        metavar="TYPE",
+        help="this spec type alone; can be repeated",
+    )
+    parser.add_argument(
+        "--examples", type=_positive, default=20, help="runs of each machine (default %(default)s)"
+    )
     parser.add_argument(
         "--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed"
     )
@@ -184,6 +198,13 @@ def main(given=None):
         help="write what V2's tables are handed to FILE (JSON lines, gzip) and stop",
     )
     asked = parser.parse_args(given)
+    if asked.record and asked.edit:
+        parser.error("--record does not go with --break: what is recorded is what the engine does")
+    if asked.record:
+        try:
+            Path(asked.record).open("ab").close()
+        except OSError as error:
+            parser.error(f"cannot write {asked.record}: {error.strerror or error}")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     started = time.monotonic()

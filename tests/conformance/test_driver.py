@@ -125,6 +125,22 @@ def test_an_unknown_release_is_refused_before_anything_is_installed(capsys):
     assert "there are 0.28.0, 0.32.0, 0.33.0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--spec", "nothing"], "invalid choice: 'nothing'"),
+        (["--examples", "0"], "'0' is no positive number"),
+        (["--record", "x", "--break", "y"], "--record does not go with --break"),
+        (["--record", "no/such/folder/x"], "cannot write no/such/folder/x: No such file or directory"),
+    ],
+)
+def test_a_mistake_in_the_call_is_told_before_anything_is_run(given, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        conform.main(given)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
 def test_the_table_tells_how_many_of_v2s_rows_and_slots_were_equal():
     record = comparison.Record(rows=5, slots=0, v2_rows=1234, v2_slots=6)
     heading, line = conform.table_of([conform.HEADER, conform.row_of("mla", record)])
