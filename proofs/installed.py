@@ -146,7 +146,11 @@ def answer(engine: Engine, question: Question, pulse: Callable[[], None] = lambd
         if outcome.verdict is Verdict.PROVED:
             names = [a.name for a in ASSUMPTIONS] + [_COVERS.name, _NO_STRAY_ENCODER.name]
             used = {*outcome.used, *explored.used}
-            outcome = dataclasses.replace(outcome, used=tuple(name for name in names if name in used))
+            outcome = dataclasses.replace(
+                outcome,
+                used=tuple(name for name in names if name in used),
+                unused=tuple(name for name in names if name in outcome.unused and name not in used),
+            )
     outcome = _of_its_release(engine, dataclasses.replace(outcome, seconds=time.perf_counter() - started))
     found = outcome.counterexample
     return Report(
@@ -351,9 +355,11 @@ def _together(obligation: Obligation, outcomes: Sequence[Outcome]) -> Outcome:
     if not outcomes:
         return Outcome(Verdict.VACUOUS, "no path has a case that meets the assumptions", rlimit=cost)
     used = dict.fromkeys(name for outcome in outcomes for name in outcome.used)
+    asked = dict.fromkeys(name for outcome in outcomes for name in (*outcome.used, *outcome.unused))
+    unused = tuple(name for name in asked if name not in used)
     slacks = [outcome.slack for outcome in outcomes if outcome.slack is not None]
     slack = min(slacks) if len(slacks) == len(outcomes) else None
-    return dataclasses.replace(outcomes[0], used=tuple(used), slack=slack, rlimit=cost)
+    return dataclasses.replace(outcomes[0], used=tuple(used), unused=unused, slack=slack, rlimit=cost)
 
 
 def _size(outcome: Outcome, parameters: Sequence[Parameter]) -> tuple[Any, ...]:

@@ -141,7 +141,7 @@ def _print_notes(tally, kinds):
     sessions = [(kind, record) for kind, record in tally.of.items() if record.beyond]
     for kind, record in sessions[:1]:
         more = f"; {len(sessions) - 1} more types likewise" if sessions[1:] else ""
-        print(f"session     {kind}: {record.beyond_first} (FINDINGS.md, finding 1){more}")
+        print(f"session     {kind}: {record.beyond_first} (FINDINGS.md, finding 3){more}")
 
 
 def record(known, kinds, file):

@@ -273,7 +273,7 @@ class SchedulerMachine(_Machine):
         if request.num_computed_tokens - proposed < request.num_tokens:
             return []
         if name in self.watch.sessions:
-            # Before 0.33 a draft accepted beyond max_tokens breaks the session: FINDINGS.md, finding 2.
+            # Before 0.33 a draft accepted beyond max_tokens breaks the session: FINDINGS.md, finding 4.
             accepted = min(accepted, max(0, request.max_tokens - request.num_output_tokens - 1))
         return [7] * (1 + min(accepted, proposed))
 

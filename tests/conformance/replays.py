@@ -29,7 +29,7 @@ def _play(setup, chunks, *, drafts=0):
 
 
 def session_outgrows_its_row():
-    """Finding 1: a session's list of recurrent states passes the row of both runners."""
+    """Finding 3: a session's list of recurrent states passes the row of both runners."""
     deployment = Deployment(max_model_len=128)
     specs = (FullAttentionSpec(block_size=16), MambaAlignSpec(block_size=16))
     setup = Setup("mamba-align", engine.release_name(), deployment, specs, 64, max_num_batched_tokens=256)
@@ -46,7 +46,7 @@ def session_outgrows_its_row():
 
 
 def accepted_drafts_outlive_the_chunk():
-    """Finding 2: drafts accepted past a chunk's max_tokens count as computed tokens of the next chunk."""
+    """Finding 4: drafts accepted past a chunk's max_tokens count as computed tokens of the next chunk."""
     deployment = Deployment(max_model_len=64, num_speculative_tokens=3, enable_prefix_caching=False)
     setup = Setup(
         "full-attention", engine.release_name(), deployment, (FullAttentionSpec(block_size=16),), 20
@@ -61,7 +61,7 @@ def accepted_drafts_outlive_the_chunk():
 
 
 def short_kernel_blocks_are_dealt_anew():
-    """Finding 3: V2 maps positions of one request's only block into the block behind it."""
+    """Finding 5: V2 maps positions of one request's only block into the block behind it."""
     deployment = Deployment(
         max_model_len=1024, decode_context_parallel_size=2, cp_kv_cache_interleave_size=128
     )
@@ -88,9 +88,9 @@ def short_kernel_blocks_are_dealt_anew():
 
 
 REPLAYS = {
-    "finding 1": (session_outgrows_its_row, {"0.28", "0.32", "0.33"}),
-    "finding 2": (accepted_drafts_outlive_the_chunk, {"0.28", "0.32"}),
-    "finding 3": (short_kernel_blocks_are_dealt_anew, {"0.28"}),
+    "finding 3": (session_outgrows_its_row, {"0.28", "0.32", "0.33"}),
+    "finding 4": (accepted_drafts_outlive_the_chunk, {"0.28", "0.32"}),
+    "finding 5": (short_kernel_blocks_are_dealt_anew, {"0.28"}),
 }
 """Each finding, how to see it, and the releases that have it."""
 
