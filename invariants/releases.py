@@ -445,7 +445,9 @@ def dealt_spec(
     Of kernel blocks, `place_on_rank` is a kernel block and an offset that may pass its end
     (`Gap.KERNEL_BLOCK_DEALS_ON_V2`). Source: vLLM 0.28 `v1/worker/gpu/block_table.py`:305-320, 0.29 :330-337.
     """
-    if _known(release).leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, Runner(runner)):
+    # One kernel block is the whole block; where that is pinned, a solver is spared the detour.
+    is_split = not isinstance(spec.blocks_per_kv_block, int) or spec.blocks_per_kv_block > 1
+    if is_split and _known(release).leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, Runner(runner)):
         return replace(spec, block_size=spec.kernel_block_size, blocks_per_kv_block=1)
     return spec
 

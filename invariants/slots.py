@@ -80,7 +80,7 @@ def _distinct(case: Case, release: Release, runner: Runner) -> bool:
     """Compare the places; under dcp the positions that they lead back to, which equal places would share."""
     one, other = _positions(case)
     places = _differ(_place(case, one, release, runner), _place(case, other, release, runner))
-    if not isinstance(case.spec, AttentionSpec) or release.leaves_open(Gap.KERNEL_BLOCK_DEALS_ON_V2, runner):
+    if not isinstance(case.spec, AttentionSpec) or _dealt(case, release, runner) is not case.spec:
         return places
     back = tuple(_way_back(case, position, release, runner) for position in (one, other))
     return where(_is_sharded(case.spec, runner), _differ(back[:1], back[1:]), places)

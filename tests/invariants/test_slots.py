@@ -126,6 +126,7 @@ def test_the_blocks_that_tokens_are_dealt_out_within_are_kernel_blocks_on_v2_bef
     assert dealt_spec(spec, release=release("vllm-0.25"), runner="V2") == kernel
     assert dealt_spec(spec, release="vllm-0.28", runner=Runner.V1) is spec
     assert dealt_spec(spec, release="vllm-0.29") is spec
+    assert dealt_spec(kernel, release="vllm-0.28") is kernel
     assert dealt_spec(spec) is spec
 
 
