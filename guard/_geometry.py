@@ -99,22 +99,22 @@ class Geometry:
         )
 
     def dealt_sizes(self, *, within_kernel_blocks: bool) -> tuple[int, ...]:
-        """Return each group's blocks within which context parallelism deals tokens out, in whole runs.
+        """Return each group's blocks within which context parallelism deals tokens out.
 
         Raises:
-            GuardUsageError: a run of `cp_interleave` tokens would leave such a block, so that two positions
-                got one slot.
+            GuardUsageError: a run of `cp_interleave` tokens would leave a kernel block, for the block behind
+                it. Whole blocks are the engine's to check: of a Mamba group any size will do.
         """
-        name = "kernel block size" if within_kernel_blocks else "block size"
-        sizes = self.kernel_block_sizes if within_kernel_blocks else self.block_sizes
-        for group, size in enumerate(sizes):
+        if not within_kernel_blocks:
+            return self.block_sizes
+        for group, size in enumerate(self.kernel_block_sizes):
             mapped = self.cp_size > 1 and self.dcp_sharded[group] and self.slot_mapping_enabled[group]
             _require(
-                not mapped or size % self.cp_interleave == 0,
-                f"cp_interleave {self.cp_interleave} does not divide the {name} {size} of group {group}: "
-                "a run of tokens would leave its block; lower cp_interleave",
+                not mapped or self.blocks_per_kv_block[group] == 1 or size % self.cp_interleave == 0,
+                f"cp_interleave {self.cp_interleave} does not divide the kernel block size {size} of group "
+                f"{group}: a run of tokens would leave its block; lower cp_interleave",
             )
-        return sizes
+        return self.kernel_block_sizes
 
 
 def bind_options(positional: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:

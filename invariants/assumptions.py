@@ -113,6 +113,10 @@ def _no_context_parallelism(case: Case, _release: Release) -> bool:
     return all_of(deployment.decode_context_parallel_size == 1, deployment.prefill_context_parallel_size == 1)
 
 
+def _no_decode_context_parallelism(case: Case, _release: Release) -> bool:
+    return case.deployment.decode_context_parallel_size == 1
+
+
 def _no_search_under_context_parallelism(case: Case, release: Release) -> bool:
     return any_of(negation(case.deployment.enable_prefix_caching), _no_context_parallelism(case, release))
 
@@ -191,6 +195,14 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         _no_search_under_context_parallelism,
         lambda layer: isinstance(layer, SlidingWindowSpec | ChunkedLocalAttentionSpec | MambaSpec),
         releases=frozenset({"vllm-0.25"}),
+    ),
+    Assumption(
+        "window-without-dcp",
+        "sliding-window groups are served without dcp",
+        "vLLM 0.29 v1/kv_cache_interface.py:733-735 and 0.30 :845-847, asserted when their memory is counted",
+        _no_decode_context_parallelism,
+        lambda layer: isinstance(layer, SlidingWindowSpec),
+        releases=frozenset({"vllm-0.29", "vllm-0.30"}),
     ),
     Assumption(
         "cache-mode",

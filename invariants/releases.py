@@ -24,6 +24,7 @@ from invariants.specs import (
     CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
     KpoolTailSpec,
     MambaAlignSpec,
     MambaAllSpec,
@@ -177,6 +178,17 @@ def _entries_025(deployment: Deployment, spec: Spec, request: Request) -> int:
             layer = replace(layer, mamba_block_size=tokens)
         case MambaAlignSpec() | MambaAllSpec():
             layer = replace(layer, block_size=tokens)
+    return layer.entries(deployment, request)
+
+
+def _entries_before_031(deployment: Deployment, spec: Spec, request: Request) -> int:
+    """0.29 and 0.30: only full attention's managers divide by dcp, while every attention row is divided.
+
+    Source: vLLM 0.29 `v1/core/kv_cache_utils.py`:678-697 (0.30:695-714), interface:432-435 (0.30:532-535).
+    """
+    layer = _layer(spec)
+    if isinstance(layer, AttentionSpec) and not isinstance(layer, FullAttentionSpec):
+        layer = replace(layer, dcp_sharded=False)
     return layer.entries(deployment, request)
 
 
@@ -372,8 +384,8 @@ RELEASES: tuple[Release, ...] = (
     ),
     _published("0.31.0", constants=_ALIGNED, gaps=_OPEN_031),
     # HiSparse refuses dcp (`config/vllm.py`:1645), so that its managers' factor dcp is 1 as today.
-    _published("0.30.0", column=_column_030, gaps=_OPEN_031),
-    _published("0.29.0", without=("kpool-tail", *_HISPARSE), gaps=_OPEN_031),
+    _published("0.30.0", entries=_entries_before_031, column=_column_030, gaps=_OPEN_031),
+    _published("0.29.0", entries=_entries_before_031, without=("kpool-tail", *_HISPARSE), gaps=_OPEN_031),
     _published(
         "0.28.0",
         _width_028,

@@ -32,6 +32,8 @@ _NEEDS_NO_PREFIX_CACHING = {"mamba-none", "uniform-mamba-none"}
 _ON_ONE_RANK = {"cross-attention"}
 _ON_ONE_RANK_IF_CACHED = {"sliding-window", "sliding-window-mla", "chunked-local", *_NEEDS_PREFIX_CACHING}
 """Kinds that vLLM 0.25 serves on one context-parallel rank alone, always or with prefix caching."""
+_WINDOWS = {"sliding-window", "sliding-window-mla"}
+"""Kinds that vLLM 0.29 and 0.30 serve without dcp alone."""
 
 
 @st.composite
@@ -93,6 +95,8 @@ def _unfit(deployment: Deployment, release: Release) -> set[str]:
         unfit |= _ON_ONE_RANK
         if deployment.enable_prefix_caching:
             unfit |= _ON_ONE_RANK_IF_CACHED
+    if release.name in {"vllm-0.29", "vllm-0.30"} and deployment.decode_context_parallel_size > 1:
+        unfit |= _WINDOWS
     return unfit
 
 

@@ -68,7 +68,11 @@ def check_installed(
         run.note = str(mistake)
         _leave(files, run)
         raise
-    return max([code, *(saved(program, file, run, code) for file in files)])
+    except OSError:  # nobody reads what is printed
+        _leave(files, run)
+        raise
+    with Signals.hold():  # all files say the same
+        return max([code, *(saved(program, file, run, code) for file in files)])
 
 
 def _started(paths: Mapping[str, Path]) -> list[InstalledFile]:
@@ -132,7 +136,16 @@ def _select(run: InstalledRun, engine: Engine, kinds: Sequence[str], runners: Se
     run.asked = list(questions(engine, kinds, runners))
     if all(question.label == PADDING for question in run.asked):
         raise UsageError(f"nothing is selected: vLLM {engine.version} has no such spec type")
+    rows = {(question.kind, question.runner) for question in run.asked if question.runner}
+    if not rows:
+        raise UsageError("nothing is selected: no such spec type has a row on such a runner")
     not_asked = [f"{runner}: this vLLM has no Model Runner {runner}" for runner in lacks]
+    not_asked += [
+        f"{kind}: it has no row on {runner.value}"
+        for kind in kinds
+        for runner in runners
+        if kind not in engine.release.absent and runner in engine.runners and (kind, runner) not in rows
+    ]
     if set(kinds) == set(SPEC_KINDS):
         run.unseen = engine.unknown_specs()
     else:

@@ -40,6 +40,14 @@ _REPLICATED_STATE = KnownBad(
     "refused at start-up",
     "https://github.com/vllm-project/vllm/pull/50287",
 )
+_REPLICATED_CHUNKS = KnownBad(
+    "row-fits",
+    ("chunked-local",),
+    _BOTH,
+    "rows of chunked-local attention are divided by the decode-context-parallel size, the lists are not",
+    "refused at start-up",
+    "python -m proofs.check --release vllm-0.29 --spec chunked-local --invariant row-fits",
+)
 _SESSIONS = KnownBad(
     "column-fits/session-chunk",
     ("full-attention",),
@@ -73,10 +81,11 @@ def _rings(release: str, *kinds: str, runners: tuple[Runner, ...] = (Runner.V1,)
 KNOWN_BAD: Mapping[str, tuple[KnownBad, ...]] = MappingProxyType(
     {
         "vllm-0.28": (_REPLICATED_STATE, _SESSIONS, _KERNEL_BLOCKS),
-        "vllm-0.29": (_rings("vllm-0.29", "circular-buffer"), _SESSIONS),
+        "vllm-0.29": (_rings("vllm-0.29", "circular-buffer"), _REPLICATED_CHUNKS, _SESSIONS),
         "vllm-0.30": (
             _rings("vllm-0.30", "circular-buffer"),
             _rings("vllm-0.30", "kpool-tail", runners=_BOTH),
+            _REPLICATED_CHUNKS,
             _SESSIONS,
         ),
         "vllm-0.31": (_rings("vllm-0.31", "circular-buffer", "kpool-tail"), _SESSIONS),

@@ -167,7 +167,7 @@ def _broken(name):
         if mutant.name == name:
             return mutant
     names = "\n  ".join(mutant.name for mutant in MUTANTS if "entries" in mutant.name)
-    raise SystemExit(f"no edit is named {name!r}; of the lists there are\n  {names}")
+    raise argparse.ArgumentTypeError(f"no edit is named {name!r}; of the lists there are\n  {names}")
 
 
 def _positive(text):
@@ -190,7 +190,11 @@ def main(given=None):
         "--examples", type=_positive, default=20, help="runs of each machine (default %(default)s)"
     )
     parser.add_argument(
-        "--break", dest="edit", metavar="NAME", help="edit this formula first; must be noticed"
+        "--break",
+        dest="edit",
+        type=_broken,
+        metavar="NAME",
+        help="edit this formula first; must be noticed",
     )
     parser.add_argument(
         "--record",
@@ -215,7 +219,7 @@ def main(given=None):
             record(known, kinds, asked.record)
             return 0
         print(f"vLLM {engine.version()} against invariants' {known.name}")
-        with _broken(asked.edit).applied() if asked.edit else contextlib.nullcontext():
+        with asked.edit.applied() if asked.edit else contextlib.nullcontext():
             conforms = run(known, kinds, asked.examples)
         if not asked.edit and not asked.spec:
             conforms = replays.run() and conforms

@@ -130,7 +130,11 @@ def test_an_unknown_release_is_refused_before_anything_is_installed(capsys):
     [
         (["--spec", "nothing"], "invalid choice: 'nothing'"),
         (["--examples", "0"], "'0' is no positive number"),
-        (["--record", "x", "--break", "y"], "--record does not go with --break"),
+        (["--break", "nothing"], "no edit is named 'nothing'"),
+        (
+            ["--record", "x", "--break", "specs.AttentionSpec.column: one column further"],
+            "--record does not go with --break",
+        ),
         (["--record", "no/such/folder/x"], "cannot write no/such/folder/x: No such file or directory"),
     ],
 )

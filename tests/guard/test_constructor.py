@@ -96,8 +96,8 @@ def test_a_kernel_block_id_beyond_int32_is_refused(device):
         ({"cp_rank": -1}, "cp_rank must be from 0 to 0, not -1"),
         ({"cp_interleave": 0}, "cp_interleave must be from 1 to"),
         (
-            {"cp_size": 2, "cp_interleave": 48},
-            "cp_interleave 48 does not divide the block size 64 of group 0: a run of tokens would leave",
+            {"kernel_block_sizes": [32, 16], "deals_kernel_blocks": True, "cp_size": 2, "cp_interleave": 64},
+            "cp_interleave 64 does not divide the kernel block size 32 of group 0: a run of",
         ),
         ({"dcp_sharded": [True]}, "dcp_sharded has 1 entries for 2 groups"),
         ({"slot_mapping_enabled": [True]}, "slot_mapping_enabled has 1 entries for 2 groups"),
@@ -136,3 +136,11 @@ def test_numpy_sizes_are_accepted(device):
     tables = BlockTables(np.array([16, 16]), np.int64(4), np.int32(64), np.array([3, 4]), device)
     assert [t.gpu.shape for t in tables.block_tables] == [(4, 3), (4, 4)]
     assert type(tables.max_num_reqs) is int
+
+
+def test_a_mamba_block_of_any_size_goes_beside_runs_of_tokens():
+    """A block of recurrent state may be max_model_len [vLLM 0.29]; nobody reads the slots of its group."""
+    for deals in (False, True):
+        BlockTables(
+            [16, 4097], 4, 64, [128, 1], "cpu", [16, 4097], 2, 0, 16, [True, True], deals_kernel_blocks=deals
+        )

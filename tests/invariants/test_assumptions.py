@@ -138,6 +138,19 @@ def test_025_alone_refuses_context_parallelism_where_its_scheduler_does(spec, de
     require_legal(asked, spec, release="vllm-0.26")
 
 
+@pytest.mark.parametrize("name", ["vllm-0.29", "vllm-0.30"])
+def test_029_and_030_alone_refuse_a_window_under_dcp(name):
+    spec = SlidingWindowMLASpec(block_size=16, sliding_window=128)
+    asked = Deployment(max_model_len=512, decode_context_parallel_size=2)
+    with pytest.raises(IllegalDeployment) as refused:
+        require_legal(asked, spec, release=name)
+    assert refused.value.assumption == "window-without-dcp"
+    require_legal(Deployment(max_model_len=512, prefill_context_parallel_size=2), spec, release=name)
+    require_legal(asked, spec, release="vllm-0.28")
+    require_legal(asked, spec, release="vllm-0.31")
+    require_legal(asked, FullAttentionSpec(block_size=16), release=name)
+
+
 def test_025_serves_a_window_under_context_parallelism_while_nothing_is_looked_up():
     spec = SlidingWindowMLASpec(block_size=16, sliding_window=128)
     deployment = Deployment(max_model_len=512, prefill_context_parallel_size=2, enable_prefix_caching=False)

@@ -594,6 +594,23 @@ def test_030_divides_a_pooled_tails_position_by_dcp():
     assert (read, type(read)) == (15, int)
 
 
+@pytest.mark.parametrize("runner", list(Runner))
+@pytest.mark.parametrize(
+    ("name", "held"), [("vllm-0.28", 5), ("vllm-0.29", 9), ("vllm-0.30", 9), ("vllm-0.31", 5)]
+)
+def test_029_and_030_list_every_block_of_chunked_local_attention_on_each_rank(runner, name, held):
+    """129 tokens in blocks of 16 on two ranks: what these releases' own KVCacheManagers and tables made."""
+    spec = ChunkedLocalAttentionSpec(block_size=16, attention_chunk_size=128)
+    sizes = {"max_model_len": 130, "decode_context_parallel_size": 2}
+    assert sides(spec, name, runner=runner, tokens=129, **sizes) == (held, 8)
+    full = FullAttentionSpec(block_size=16)
+    assert sides(full, name, runner=runner, tokens=129, **sizes) == (5, 8)
+    wrapped = UniformTypeSpec(inner=full)
+    assert sides(wrapped, name, runner=runner, tokens=129, **sizes) == (5, 8)
+    ring = MambaAlignSpec(block_size=16)
+    assert sides(ring, name, runner=Runner.V1, tokens=129, **sizes)[0] == 9
+
+
 ALIGNED, SHARDED = ("block_table_token_alignment", 128), ("dcp_sharded", True)
 
 

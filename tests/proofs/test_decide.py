@@ -292,7 +292,11 @@ def test_every_parameter_can_be_pinned(known):
             value = known.constants.get(parameter.name, parameter.usual)
             if value is None:
                 value = max(parameter.minimum, 2)
-            on_one_rank = kind == "cross-attention" or (known.name == "vllm-0.25" and "mamba" in kind)
+            on_one_rank = (
+                kind == "cross-attention"
+                or (known.name == "vllm-0.25" and "mamba" in kind)
+                or (known.name in {"vllm-0.29", "vllm-0.30"} and kind.startswith("sliding-window"))
+            )
             if parameter.name == "decode_context_parallel_size" and on_one_rank:
                 value = 1
             if parameter.name == "enable_prefix_caching":

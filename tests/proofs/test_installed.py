@@ -364,6 +364,26 @@ def test_a_spec_type_that_the_release_lacks_is_named_beside_those_that_are_asked
     assert "nothing is selected" in refused(engine("--spec", "mamba-all"))
 
 
+@pytest.mark.parametrize(
+    "selected", [("--spec", "hisparse-hot", "--runner", "V1"), ("--spec", "encoder-only")]
+)
+@pytest.mark.parametrize("kind", ["hisparse-hot", "hisparse-resident"])
+def test_a_type_without_a_row_is_no_green_run(engine, kind):
+    assert "nothing is selected" in refused(engine("--spec", kind, "--runner", "V1"))
+
+
+def test_a_type_without_a_row_on_one_runner_is_named(engine):
+    done = engine("--spec", "mla", "--spec", "hisparse-hot", "--runner", "V1")
+    assert "not asked: hisparse-hot: it has no row on V1" in done.stdout
+
+
+def test_a_proof_names_no_assumption_both_used_and_unused(written):
+    _, document, _, _ = written("--spec", "full-attention")
+    assert claims(document, verdict="PROVED")
+    for claim in document["claims"]:
+        assert not set(claim["assumptions"]["used"]) & set(claim["assumptions"]["unused"])
+
+
 # --- an engine that goes wrong --------------------------------------------------------------------
 
 

@@ -63,7 +63,10 @@ REFUTED = {
         "vllm-0.25": "1 token: 9 > 8",
         **dict.fromkeys(("vllm-0.26", "vllm-0.27", "vllm-0.28"), "129 tokens: 9 > 8"),
     },
-    # The one refutation since 0.29: a row of one block, padded to 8 columns of 16 tokens, read by position.
+    # Each rank is told every block, the row is divided by dcp: 9 blocks of 16 for a row of 5, padded to 8.
+    ("chunked-local", "V1"): dict.fromkeys(("vllm-0.30", "vllm-0.29"), "129 tokens: 9 > 8"),
+    ("chunked-local", "V2"): dict.fromkeys(("vllm-0.30", "vllm-0.29"), "129 tokens: 9 > 8"),
+    # A row of one block, padded to 8 columns of 16 tokens, read by position.
     ("kpool-tail", "V2"): {"vllm-0.30": "column 8 of 8"},
     ("kpool-tail", "V1"): dict.fromkeys(("vllm-0.31", "vllm-0.30"), "column 8 of 8"),
     ("circular-buffer", "V1"): dict.fromkeys(
