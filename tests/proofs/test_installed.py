@@ -364,9 +364,6 @@ def test_a_spec_type_that_the_release_lacks_is_named_beside_those_that_are_asked
     assert "nothing is selected" in refused(engine("--spec", "mamba-all"))
 
 
-@pytest.mark.parametrize(
-    "selected", [("--spec", "hisparse-hot", "--runner", "V1"), ("--spec", "encoder-only")]
-)
 @pytest.mark.parametrize("kind", ["hisparse-hot", "hisparse-resident"])
 def test_a_type_without_a_row_is_no_green_run(engine, kind):
     assert "nothing is selected" in refused(engine("--spec", kind, "--runner", "V1"))
