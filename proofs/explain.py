@@ -95,7 +95,7 @@ _ASSUMPTIONS: Mapping[str, str] = {
     "engine does not refuse more.",
     "one-group-under-context-parallelism": "Nothing: vLLM 0.25 refuses several groups under dcp or pcp.",
     "no-prefix-search-under-context-parallelism": "Nothing: vLLM 0.25 asserts it when it looks up a prompt.",
-    "window-without-dcp": "Nothing: vLLM 0.29 and 0.30 assert it when counting the memory of a window's group.",
+    "window-without-dcp": "Nothing: vLLM 0.29 and 0.30 assert it when they count its memory.",
     "cache-mode": "Let the engine choose the Mamba cache mode from enable_prefix_caching. A pinned value "
     "that contradicts it skips the claims of the other mode.",
     "state-block-covers-context": "Leave mamba_block_size alone without prefix caching: the engine sets it "
