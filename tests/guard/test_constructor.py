@@ -138,9 +138,10 @@ def test_numpy_sizes_are_accepted(device):
     assert type(tables.max_num_reqs) is int
 
 
-def test_a_mamba_block_of_any_size_goes_beside_runs_of_tokens():
+@pytest.mark.parametrize("deals", [False, True])
+def test_a_mamba_block_of_any_size_goes_beside_runs_of_tokens(deals, device):
     """A block of recurrent state may be max_model_len [vLLM 0.29]; nobody reads the slots of its group."""
-    for deals in (False, True):
-        BlockTables(
-            [16, 4097], 4, 64, [128, 1], "cpu", [16, 4097], 2, 0, 16, [True, True], deals_kernel_blocks=deals
-        )
+    tables = BlockTables(
+        [16, 4097], 4, 64, [128, 1], device, [16, 4097], 2, 0, 16, [True, True], deals_kernel_blocks=deals
+    )
+    assert [t.gpu.shape for t in tables.block_tables] == [(4, 128), (4, 1)]
