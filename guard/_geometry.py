@@ -135,9 +135,10 @@ def bind_options(positional: tuple[Any, ...], named: Mapping[str, Any]) -> dict[
 
 def whole_number(name: str, value: Any, *, minimum: int, maximum: int = INT32_END - 1) -> int:
     """Return `value` as an int if it is a whole number from `minimum` to `maximum`."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    _require(whole, f"{name} must be a whole number, not {shown(value)}")
-    _require(minimum <= value <= maximum, f"{name} must be from {minimum} to {maximum}, not {shown(value)}")
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise GuardUsageError(f"{name} must be a whole number, not {shown(value)}")
+    if not minimum <= value <= maximum:
+        raise GuardUsageError(f"{name} must be from {minimum} to {maximum}, not {shown(value)}")
     return int(value)
 
 

@@ -36,14 +36,13 @@ from guard.settings import Mode, chosen_mode
 from kernels import (
     PAD_SLOT,
     KernelError,
-    SlidingWindow,
+    RowGatherer,
     SlotGeometry,
+    SlotMapper,
     StagedWriter,
     StagingRing,
     TableLayout,
     ViolationRecord,
-    gather_rows,
-    map_slots,
 )
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ class BlockTables:
         self._inputs = TableLayout.of(self.input_block_tables)
         self._reach = self._on_device(geometry.sliding_window_reach)
         self._window_block_sizes = self._on_device(geometry.kernel_block_sizes)
-        self._slots = SlotGeometry.of(
+        slots = SlotGeometry.of(
             geometry.dealt_sizes(within_kernel_blocks=self._deals_kernel_blocks),
             self.device,
             kernel_block_sizes=geometry.kernel_block_sizes,
@@ -256,7 +255,21 @@ class BlockTables:
             bounded=self.mode is not Mode.OFF,
             record=self._record,
         )
+        self._gatherer = self._gatherer_into(self._inputs, self._filled)
+        self._mapper = SlotMapper(self._layout, slots, bounded=self.mode is not Mode.OFF, record=self._record)
         self.num_blocks.upload()
+
+    def _gatherer_into(self, target: TableLayout, filled: torch.Tensor | None = None) -> RowGatherer:
+        return RowGatherer(
+            self._layout,
+            self.num_blocks.gpu,
+            target,
+            filled=filled,
+            reach=self._reach,
+            block_sizes=self._window_block_sizes,
+            bounded=self.mode is not Mode.OFF,
+            record=self._record,
+        )
 
     def _no_numbers(self, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(0, dtype=dtype, device=self.device)
@@ -418,10 +431,10 @@ class BlockTables:
         if self.mode is Mode.STRICT:
             self.report_kernel_violations(wait=True)
 
-    def _next_launch(self) -> dict[str, Any]:
-        """Report earlier launches and number the next; its bound and record."""
+    def _next_launch(self) -> int:
+        """Report what earlier launches refused, and number the next."""
         self.report_kernel_violations()
-        return {"bounded": self.mode is not Mode.OFF, "record": self._record, "launch": self._numbered()}
+        return self._numbered()
 
     def _numbered(self) -> int:
         # Kernels take it as int32.
@@ -500,38 +513,26 @@ class BlockTables:
         _require_tensor("idx_mapping", idx_mapping)
         if num_computed_tokens is not None:
             _require_tensor("num_computed_tokens", num_computed_tokens)
-        target = self._inputs if out is None else self._target(out, out_ptrs)
         if idx_mapping.dim() != 1:
             raise GuardUsageError(f"idx_mapping has {idx_mapping.dim()} dimensions, not 1")
+        target = self._inputs if out is None else self._target(out, out_ptrs)
         num_reqs = idx_mapping.shape[0]
         whole = isinstance(num_reqs_padded, int | np.integer) and not isinstance(num_reqs_padded, bool)
         if not whole or not num_reqs <= num_reqs_padded <= target.num_rows:
             raise refuse.batch_rows(num_reqs, num_reqs_padded, target.num_rows)
         # Rows that a larger batch left behind are cleared as well.
         launched = max(int(num_reqs_padded), self._dirty_rows if out is None else 0)
-        window = self._window(num_computed_tokens)
+        computed = num_computed_tokens if self.has_sliding_window_groups else None
         try:
-            gather_rows(
-                self._layout,
-                self.num_blocks.gpu,
-                idx_mapping,
-                target,
-                launched,
-                filled=self._filled if out is None else None,
-                window=window,
-                **self._next_launch(),
-            )
+            gatherer = self._gatherer if out is None else self._gatherer_into(target)
+            launch = self._next_launch()
+            gatherer.gather(idx_mapping, launched, num_computed_tokens=computed, launch=launch)
         except KernelError as error:
             raise GuardUsageError(str(error)) from error
         if out is None:
             self._dirty_rows = num_reqs
         self._launched()
         return tuple(table[:num_reqs_padded] for table in target.tables)
-
-    def _window(self, num_computed_tokens: torch.Tensor | None) -> SlidingWindow | None:
-        if num_computed_tokens is None or not self.has_sliding_window_groups:
-            return None
-        return SlidingWindow(num_computed_tokens, self._reach, self._window_block_sizes)
 
     def _target(self, out: tuple[torch.Tensor, ...], out_ptrs: torch.Tensor | None) -> TableLayout:
         """Describe the caller's output tables without copying anything to the device."""
@@ -611,7 +612,7 @@ class BlockTables:
         if self.num_kv_cache_groups:
             launch = self._next_launch()
             try:
-                map_slots(self._layout, self._slots, idx_mapping, query_start_loc, positions, slots, **launch)
+                self._mapper.map(idx_mapping, query_start_loc, positions, slots, launch)
             except KernelError as error:
                 raise GuardUsageError(str(error)) from error
             self._launched()

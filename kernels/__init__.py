@@ -8,10 +8,10 @@ the current stream and none of them synchronises.
 
 import kernels._requirements  # noqa: F401 - first: it ends a command that could not run
 from kernels.errors import KernelError
-from kernels.gather import SlidingWindow, gather_rows, gather_rows_reference
+from kernels.gather import RowGatherer, SlidingWindow, gather_rows, gather_rows_reference
 from kernels.layout import TableLayout
 from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
-from kernels.slot_mapping import PAD_SLOT, SlotGeometry, map_slots, map_slots_reference
+from kernels.slot_mapping import PAD_SLOT, SlotGeometry, SlotMapper, map_slots, map_slots_reference
 from kernels.staged_writer import (
     PackedWrites,
     StagedWriter,
@@ -30,8 +30,10 @@ __all__ = [
     "DeviceViolation",
     "KernelError",
     "PackedWrites",
+    "RowGatherer",
     "SlidingWindow",
     "SlotGeometry",
+    "SlotMapper",
     "StagedWriter",
     "StagingRing",
     "TableLayout",

@@ -24,7 +24,19 @@ from kernels.errors import KernelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["INDEX_TYPES", "MATRIX", "TableLayout", "require", "require_lane", "to_device"]
+    from kernels.record import ViolationRecord
+
+__all__ = [
+    "INDEX_TYPES",
+    "MATRIX",
+    "TableLayout",
+    "require",
+    "require_counts",
+    "require_indices",
+    "require_lane",
+    "require_record",
+    "to_device",
+]
 
 MATRIX = 2
 """How many dimensions a table has."""
@@ -106,6 +118,34 @@ def require_lane(kernel: object, device: torch.device) -> None:
         raise KernelError("tables on the CPU need TRITON_INTERPRET=1, set before triton is imported")
     if not compiled and device.type != "cpu":
         raise KernelError(f"tables on {device} need TRITON_INTERPRET unset: the interpreter runs on the CPU")
+
+
+def require_counts(counts: torch.Tensor, layout: TableLayout) -> None:
+    """Refuse counts that are not int32 [groups, num_rows] beside the tables."""
+    require(counts.dtype == torch.int32, "counts are {}, not torch.int32", counts.dtype)
+    require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
+    require(counts.stride(1) == 1, "counts of one group are not adjacent")
+    require(counts.get_device() == layout.device_index, "counts lie on another device than the tables")
+
+
+def require_indices(name: str, tensor: torch.Tensor, device_index: int) -> None:
+    """Refuse rows, positions or lengths that are not adjacent int32 or int64 numbers beside the tables."""
+    if tensor.dtype not in INDEX_TYPES:
+        raise KernelError(f"{name} is {tensor.dtype}, not int32 or int64")
+    if tensor.dim() != 1:
+        raise KernelError(f"{name} has {tensor.dim()} dimensions, not 1")
+    if not tensor.is_contiguous():
+        raise KernelError(f"entries of {name} are not adjacent")
+    if tensor.get_device() != device_index:
+        raise KernelError(f"{name} lies on another device than the tables")
+
+
+def require_record(record: ViolationRecord | None, device_index: int) -> None:
+    """Refuse a record that lies on another device than the tables."""
+    if record is not None:
+        require(
+            record.words.get_device() == device_index, "the record lies on another device than the tables"
+        )
 
 
 def to_device(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

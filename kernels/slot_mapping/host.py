@@ -1,4 +1,4 @@
-"""Host side of the slot mapping: sizes checked once in a `SlotGeometry`, then one launch for all groups."""
+"""Host side of the slot mapping: check once what the kernel relies on, then launch once for all groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.launch import SHORT_CHUNK, Launcher
-from kernels.layout import INDEX_TYPES, MATRIX, require, require_lane, to_device
+from kernels.launch import SHORT_CHUNK, Launcher, addresses
+from kernels.layout import (
+    MATRIX,
+    require,
+    require_counts,
+    require_indices,
+    require_lane,
+    require_record,
+    to_device,
+)
 from kernels.slot_mapping.kernel import slot_mapping_kernel
 
 if TYPE_CHECKING:
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
     from kernels.layout import TableLayout
     from kernels.record import ViolationRecord
 
-__all__ = ["CHUNKS", "PAD_SLOT", "SlotGeometry", "map_slots"]
+__all__ = ["CHUNKS", "PAD_SLOT", "SlotGeometry", "SlotMapper", "map_slots"]
 
 CHUNKS = (SHORT_CHUNK, 1024)
 PAD_CHUNK = 1024
@@ -84,6 +92,104 @@ class SlotGeometry:
         )
 
 
+class SlotMapper:
+    """The slot mapping of one set of tables, whose arguments are checked once and not at every launch.
+
+    With `counts`, int32 [groups, rows], entries that a row does not use yet are refused as well; an engine
+    that maps positions before it has blocks for them leaves it out. What a bounded launch refuses is
+    described in `record`, if there is one. All tensors lie on the device of the tables.
+    """
+
+    __slots__ = ("_addresses", "_constants", "_device_index", "_groups", "_tensors")
+
+    def __init__(
+        self,
+        layout: TableLayout,
+        geometry: SlotGeometry,
+        *,
+        counts: torch.Tensor | None = None,
+        bounded: bool = True,
+        record: ViolationRecord | None = None,
+    ) -> None:
+        """Check the arrays against the kernel's contract."""
+        record = record if bounded else None
+        if counts is not None:
+            require_counts(counts, layout)
+        counts = counts if bounded else None
+        require_record(record, layout.device_index)
+        require_lane(slot_mapping_kernel, layout.device)
+        self._device_index, self._groups = layout.device_index, layout.num_groups
+        require(len(geometry.block_sizes) == self._groups, "the geometry was made for other groups")
+        where = geometry.on_device[0].get_device()
+        require(where == self._device_index, "the geometry lies on another device than the tables")
+        tables = (layout.pointers, layout.strides, layout.widths, layout.num_rows)
+        before = (*tables, counts, 0 if counts is None else counts.stride(0), *geometry.on_device)
+        reports = (None, None) if record is None else (record.words, record.flag)
+        # The tensors themselves are kept, so that what the addresses lead to stays.
+        self._tensors = (before, (geometry.cp_rank, *reports))
+        self._addresses = tuple(map(addresses, self._tensors))
+        switches = (bounded, record is not None, counts is not None)
+        sizes = (geometry.cp_size, geometry.cp_interleave, PAD_SLOT, PAD_CHUNK)
+        self._constants = tuple((*switches, *sizes, chunk) for chunk in CHUNKS)
+
+    def map(
+        self,
+        idx_mapping: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        positions: torch.Tensor,
+        out: torch.Tensor,
+        launch: int = 0,
+    ) -> None:
+        """Fill `out`, int64 [groups, tokens], with each token's slot, `PAD_SLOT` where it has none."""
+        self._check_out(out)
+        for name, tensor in (
+            ("idx_mapping", idx_mapping),
+            ("query_start_loc", query_start_loc),
+            ("positions", positions),
+        ):
+            require_indices(name, tensor, self._device_index)
+        num_reqs, num_positions, num_tokens = idx_mapping.shape[0], positions.shape[0], out.shape[1]
+        require(
+            query_start_loc.shape[0] > num_reqs,
+            "query_start_loc needs {} entries, not {}",
+            num_reqs + 1,
+            query_start_loc.shape[0],
+        )
+        # Few tokens per request are one warp's work; more of them it does in turns.
+        constants = self._constants[num_positions > SHORT_CHUNK * max(1, num_reqs)]
+        types = (idx_mapping.dtype, query_start_loc.dtype, positions.dtype)
+        # Batch rows lie on the one grid axis that is not limited to 65,535 programs.
+        grid = (num_reqs + -(-num_tokens // PAD_CHUNK), self._groups, 1)
+        compiled = _LAUNCH.compiled(constants, self._device_index, types)
+        if compiled is None:
+            before, after = self._tensors
+            batch = (idx_mapping, query_start_loc, num_reqs, positions, num_positions)
+            arguments = (*before, *batch, out, out.stride(0), num_tokens, *after, launch)
+            _LAUNCH(grid, arguments, constants, device=self._device_index, types=types)
+            return
+        before, after = self._addresses
+        compiled[grid](
+            *before,
+            idx_mapping.data_ptr(),
+            query_start_loc.data_ptr(),
+            num_reqs,
+            positions.data_ptr(),
+            num_positions,
+            out.data_ptr(),
+            out.stride(0),
+            num_tokens,
+            *after,
+            launch,
+            *constants,
+        )
+
+    def _check_out(self, out: torch.Tensor) -> None:
+        require(out.dtype == torch.int64, "out is {}, not torch.int64", out.dtype)
+        require(out.dim() == MATRIX and out.shape[0] == self._groups, "out is not [groups, tokens]")
+        require(out.stride(1) == 1, "entries of out are not adjacent")
+        require(out.get_device() == self._device_index, "out lies on another device than the tables")
+
+
 def map_slots(  # noqa: PLR0913, PLR0917 - one argument per array that the launch reads, and its guard
     layout: TableLayout,
     geometry: SlotGeometry,
@@ -97,93 +203,6 @@ def map_slots(  # noqa: PLR0913, PLR0917 - one argument per array that the launc
     record: ViolationRecord | None = None,
     launch: int = 0,
 ) -> None:
-    """Fill `out`, int64 [groups, tokens], with the slot of each token and `PAD_SLOT` where it has none.
-
-    With `counts`, int32 [groups, rows], entries that a row does not use yet are refused as well; an engine
-    that maps positions before it has blocks for them leaves it out. What a bounded mapping refuses goes to
-    `record` with the number `launch`. All tensors lie on the device of the tables.
-    """
-    num_reqs = idx_mapping.shape[0]
-    num_groups, num_tokens = out.shape
-    _check(layout, geometry, idx_mapping, query_start_loc, positions, out)
-    if counts is not None:
-        require(counts.dtype == torch.int32, "counts are {}, not torch.int32", counts.dtype)
-        require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
-        require(counts.stride(1) == 1, "counts of one group are not adjacent")
-    require_lane(slot_mapping_kernel, layout.device)
-    record = record if bounded else None
-    counts = counts if bounded else None
-    block_sizes, kernel_block_sizes, enabled, sharded = geometry.on_device
-    # Few tokens per request are one warp's work; more of them it does in turns.
-    chunk = CHUNKS[positions.shape[0] > SHORT_CHUNK * max(1, num_reqs)]
-    # Batch rows lie on the one grid axis that is not limited to 65,535 programs.
-    _LAUNCH(
-        (num_reqs + -(-num_tokens // PAD_CHUNK), num_groups, 1),
-        (
-            layout.pointers,
-            layout.strides,
-            layout.widths,
-            layout.num_rows,
-            counts,
-            0 if counts is None else counts.stride(0),
-            block_sizes,
-            kernel_block_sizes,
-            enabled,
-            sharded,
-            idx_mapping,
-            query_start_loc,
-            num_reqs,
-            positions,
-            positions.shape[0],
-            out,
-            out.stride(0),
-            num_tokens,
-            geometry.cp_rank,
-            None if record is None else record.words,
-            None if record is None else record.flag,
-            launch,
-        ),
-        (
-            bounded,
-            record is not None,
-            counts is not None,
-            geometry.cp_size,
-            geometry.cp_interleave,
-            PAD_SLOT,
-            PAD_CHUNK,
-            chunk,
-        ),
-        device=layout.device,
-        types=(idx_mapping.dtype, query_start_loc.dtype, positions.dtype),
-    )
-
-
-def _check(  # noqa: PLR0913, PLR0917 - what `map_slots` was given
-    layout: TableLayout,
-    geometry: SlotGeometry,
-    idx_mapping: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    positions: torch.Tensor,
-    out: torch.Tensor,
-) -> None:
-    groups = layout.num_groups
-    where = layout.device_index
-    require(len(geometry.block_sizes) == groups, "the geometry was made for other groups")
-    require(out.dtype == torch.int64, "out is {}, not torch.int64", out.dtype)
-    require(out.dim() == MATRIX and out.shape[0] == groups, "out is not [groups, tokens]")
-    require(out.stride(1) == 1, "entries of out are not adjacent")
-    for name, tensor in (
-        ("idx_mapping", idx_mapping),
-        ("query_start_loc", query_start_loc),
-        ("positions", positions),
-    ):
-        require(tensor.dtype in INDEX_TYPES, "{} is {}, not int32 or int64", name, tensor.dtype)
-        require(tensor.dim() == 1, "{} has {} dimensions, not 1", name, tensor.dim())
-        require(tensor.is_contiguous(), "entries of {} are not adjacent", name)
-        require(tensor.get_device() == where, "{} lies on another device than the tables", name)
-    require(
-        query_start_loc.shape[0] > idx_mapping.shape[0],
-        "query_start_loc needs {} entries, not {}",
-        idx_mapping.shape[0] + 1,
-        query_start_loc.shape[0],
-    )
+    """Map once with a `SlotMapper` made for it."""
+    mapper = SlotMapper(layout, geometry, counts=counts, bounded=bounded, record=record)
+    mapper.map(idx_mapping, query_start_loc, positions, out, launch)

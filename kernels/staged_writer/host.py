@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from kernels.launch import SHORT_CHUNK, Launcher
-from kernels.layout import TableLayout, require, require_lane
+from kernels.launch import SHORT_CHUNK, Launcher, addresses
+from kernels.layout import TableLayout, require, require_counts, require_lane, require_record
 from kernels.staged_writer.kernel import staged_writer_kernel
 
 if TYPE_CHECKING:
@@ -148,14 +148,15 @@ class StagedWriter:
         record: ViolationRecord | None = None,
     ) -> None:
         """Check the arrays against the kernel's contract."""
-        require(counts.dtype == torch.int32, "counts are {}, not torch.int32", counts.dtype)
-        require(counts.shape == (layout.num_groups, layout.num_rows), "counts are not [groups, num_rows]")
-        require(counts.stride(1) == 1, "counts of one group are not adjacent")
+        require_counts(counts, layout)
         if expansion is not None:
             require(expansion.shape == (layout.num_groups,), "expansion needs one number per group")
             require(expansion.dtype == torch.int32, "expansion is {}, not torch.int32", expansion.dtype)
+            where = expansion.get_device()
+            require(where == layout.device_index, "expansion lies on another device than the tables")
         require_lane(staged_writer_kernel, layout.device)
         record = record if bounded else None
+        require_record(record, layout.device_index)
         before = (layout.pointers, layout.strides, layout.widths, expansion, counts, counts.stride(0))
         after = (
             layout.num_rows,
@@ -164,7 +165,7 @@ class StagedWriter:
         )
         # The tensors themselves are kept, so that what the addresses lead to stays.
         self._arguments = (before, after)
-        self._addresses = (_addresses(before), _addresses(after))
+        self._addresses = (addresses(before), addresses(after))
         self._constants = (expansion is not None, bounded, record is not None)
         self._expected = layout.num_groups
         self._variants: dict[int, Any] = {}
@@ -185,10 +186,6 @@ class StagedWriter:
             return
         before, after = self._addresses
         variant[grid](*before, writes.buffer.data_ptr(), writes.num_writes, *after, launch, *constants)
-
-
-def _addresses(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments)
 
 
 def write_staged(  # noqa: PLR0913 - one argument per array that the launch reads

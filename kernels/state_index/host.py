@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.launch import Launcher
-from kernels.layout import INDEX_TYPES, MATRIX, require, require_lane
+from kernels.layout import MATRIX, require, require_indices, require_lane, require_record
 from kernels.state_index.kernel import state_index_kernel
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
     if num_reqs == 0:
         return out
     record = record if bounded else None
+    require_record(record, table.get_device())
     _LAUNCH(
         (-(-num_reqs * num_states // CHUNKS[0]), 1, 1),
         (
@@ -69,7 +70,7 @@ def select_states(  # noqa: PLR0913 - one argument per array that the launch rea
             launch,
         ),
         (bounded, record is not None, block_size, num_states, PAD_STATE, *CHUNKS),
-        device=table.device,
+        device=table.get_device(),
         types=(rows.dtype, seq_lens.dtype),
     )
     return out
@@ -80,9 +81,5 @@ def _check(table: torch.Tensor, rows: torch.Tensor, seq_lens: torch.Tensor) -> N
     require(table.dim() == MATRIX, "the table has {} dimensions, not 2", table.dim())
     require(table.stride(1) == 1, "entries of a row are not adjacent")
     require(rows.shape == seq_lens.shape, "rows and seq_lens have different lengths")
-    where = table.get_device()
     for name, tensor in (("rows", rows), ("seq_lens", seq_lens)):
-        require(tensor.dim() == 1, "{} has {} dimensions, not 1", name, tensor.dim())
-        require(tensor.dtype in INDEX_TYPES, "{} is {}, not int32 or int64", name, tensor.dtype)
-        require(tensor.shape[0] <= 1 or tensor.stride(0) == 1, "entries of {} are not adjacent", name)
-        require(tensor.get_device() == where, "{} lies on another device than the table", name)
+        require_indices(name, tensor, table.get_device())
