@@ -1,0 +1,82 @@
+"""A launch by addresses, which only a GPU makes, beside the launch by tensors that came first."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from kernels import RowGatherer, SlotGeometry, SlotMapper, TableLayout, ViolationRecord
+from kernels.launch import Launcher, addresses
+
+CPU = torch.device("cpu")
+GROUPS, ROWS = 2, 8
+
+
+class Launches:
+    """Stands for the compiler: notes grid and arguments, once of the tensors and then of the addresses."""
+
+    def __init__(self, monkeypatch):
+        self.first, self.again = [], []
+        monkeypatch.setattr(Launcher, "__call__", self._launch)
+        monkeypatch.setattr(Launcher, "compiled", lambda *_: self if self.first else None)
+
+    def _launch(self, grid, arguments, constants, *, device, types):
+        assert device == -1
+        assert all(isinstance(dtype, torch.dtype) for dtype in types)
+        self.first.append((grid, (*addresses(arguments), *constants)))
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.again.append((grid, arguments))
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    return Launches(monkeypatch)
+
+
+def tables():
+    return TableLayout.of([torch.zeros((ROWS, width), dtype=torch.int32) for width in (9, 5)])
+
+
+def int32(*shape):
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_gather_is_launched_again_with_the_same_numbers(launches, bounded, windowed, tracked):
+    gatherer = RowGatherer(
+        tables(),
+        int32(GROUPS, ROWS),
+        tables(),
+        filled=int32(GROUPS, ROWS) if tracked else None,
+        reach=int32(GROUPS) if windowed else None,
+        block_sizes=int32(GROUPS) if windowed else None,
+        bounded=bounded,
+        record=ViolationRecord.on(CPU),
+    )
+    mapping, computed = int32(3), int32(ROWS) if windowed else None
+    for _ in range(2):
+        gatherer.gather(mapping, 4, num_computed_tokens=computed, launch=7)
+    assert launches.first == launches.again
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("tokens", [5, 500])
+def test_a_slot_mapping_is_launched_again_with_the_same_numbers(launches, bounded, counted, tokens):
+    mapper = SlotMapper(
+        tables(),
+        SlotGeometry.of([16, 32], CPU, cp_size=2, cp_rank=1),
+        counts=int32(GROUPS, ROWS) if counted else None,
+        bounded=bounded,
+        record=ViolationRecord.on(CPU),
+    )
+    out = torch.zeros((GROUPS, 512), dtype=torch.int64)
+    batch = (int32(2), int32(3), torch.arange(tokens))
+    for _ in range(2):
+        mapper.map(*batch, out, launch=7)
+    assert launches.first == launches.again
