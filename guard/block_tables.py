@@ -546,6 +546,17 @@ class BlockTables:
                 f"{self.num_kv_cache_groups} groups"
             )
             raise GuardUsageError(message)
+        addresses_fit = (
+            out_ptrs.dtype in {torch.uint64, torch.int64}
+            and out_ptrs.device == self._layout.device
+            and out_ptrs.is_contiguous()
+        )
+        if not addresses_fit:
+            message = (
+                f"out_ptrs must be contiguous uint64 or int64 addresses on {self._layout.device}, "
+                f"not {out_ptrs.dtype} on {out_ptrs.device}"
+            )
+            raise GuardUsageError(message)
         for group, (table, width) in enumerate(zip(out, self._geometry.row_widths, strict=True)):
             _require_tensor(f"out of group {group}", table)
             fits = (
@@ -608,6 +619,8 @@ class BlockTables:
             ("out", slots),
         ):
             _require_tensor(name, tensor)
+        if not slots.dim():
+            raise GuardUsageError("out is a single number, not [groups, tokens]")
         whole_number("num_tokens_padded", num_tokens_padded, minimum=0, maximum=slots.shape[-1])
         if self.num_kv_cache_groups:
             launch = self._next_launch()

@@ -43,7 +43,16 @@ class RowGatherer:
     launch refuses is described in `record`, if there is one. All arrays lie on the device of the tables.
     """
 
-    __slots__ = ("_addresses", "_constants", "_device_index", "_groups", "_num_rows", "_out_rows", "_tensors")
+    __slots__ = (
+        "_addresses",
+        "_constants",
+        "_device_index",
+        "_groups",
+        "_kept",
+        "_num_rows",
+        "_out_rows",
+        "_tensors",
+    )
 
     def __init__(  # noqa: PLR0913 - one argument per array that the launch reads
         self,
@@ -68,7 +77,8 @@ class RowGatherer:
         # Without a window the kernel reads neither of the two; any tensor fills the place.
         sizes = tuple(counts if array is None else array for array in (reach, block_sizes))
         reports = (None, None) if record is None else (record.words, record.flag)
-        # The tensors themselves are kept, so that what the addresses lead to stays.
+        # Tensors and tables themselves are kept, so that what the addresses lead to stays.
+        self._kept = (layout, out)
         self._tensors = (before, middle, (*sizes, *reports))
         self._addresses = tuple(map(addresses, self._tensors))
         masks = (False,) if reach is None or block_sizes is None else (False, True)

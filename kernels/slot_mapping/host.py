@@ -100,7 +100,7 @@ class SlotMapper:
     described in `record`, if there is one. All tensors lie on the device of the tables.
     """
 
-    __slots__ = ("_addresses", "_constants", "_device_index", "_groups", "_tensors")
+    __slots__ = ("_addresses", "_constants", "_device_index", "_groups", "_kept", "_tensors")
 
     def __init__(
         self,
@@ -125,7 +125,8 @@ class SlotMapper:
         tables = (layout.pointers, layout.strides, layout.widths, layout.num_rows)
         before = (*tables, counts, 0 if counts is None else counts.stride(0), *geometry.on_device)
         reports = (None, None) if record is None else (record.words, record.flag)
-        # The tensors themselves are kept, so that what the addresses lead to stays.
+        # Tensors and tables themselves are kept, so that what the addresses lead to stays.
+        self._kept = layout
         self._tensors = (before, (geometry.cp_rank, *reports))
         self._addresses = tuple(map(addresses, self._tensors))
         switches = (bounded, record is not None, counts is not None)

@@ -136,7 +136,7 @@ class StagedWriter:
     block ID becomes. What a bounded launch leaves out is described in `record`, if there is one.
     """
 
-    __slots__ = ("_addresses", "_arguments", "_constants", "_expected", "_variants")
+    __slots__ = ("_addresses", "_arguments", "_constants", "_expected", "_kept", "_variants")
 
     def __init__(
         self,
@@ -163,7 +163,8 @@ class StagedWriter:
             None if record is None else record.words,
             None if record is None else record.flag,
         )
-        # The tensors themselves are kept, so that what the addresses lead to stays.
+        # Tensors and tables themselves are kept, so that what the addresses lead to stays.
+        self._kept = layout
         self._arguments = (before, after)
         self._addresses = (addresses(before), addresses(after))
         self._constants = (expansion is not None, bounded, record is not None)

@@ -193,6 +193,36 @@ def test_output_tables_of_another_shape_are_refused(tables, device):
         tables.gather_block_tables(mapping, 1, narrow)
 
 
+@pytest.mark.parametrize(("dtype", "step"), [(torch.float64, 1), (torch.int32, 1), (torch.int64, 2)])
+def test_addresses_that_are_none_are_refused(tables, device, dtype, step):
+    mapping = torch.zeros(1, dtype=torch.int32, device=device)
+    out = tuple(torch.zeros((4, 16), dtype=torch.int32, device=device) for _ in range(2))
+    with pytest.raises(GuardUsageError, match="out_ptrs must be contiguous uint64 or int64 addresses"):
+        tables.gather_block_tables(
+            mapping, 1, out, torch.zeros(4, dtype=dtype, device=device)[: 2 * step : step]
+        )
+
+
+def test_addresses_on_another_device_are_refused(tables, device):
+    if device.type == "cpu":
+        pytest.skip("there is one device, and it has the tables")
+    mapping = torch.zeros(1, dtype=torch.int32, device=device)
+    out = tuple(torch.zeros((4, 16), dtype=torch.int32, device=device) for _ in range(2))
+    with pytest.raises(GuardUsageError, match=r"not torch\.uint64 on cpu"):
+        tables.gather_block_tables(mapping, 1, out, torch.zeros(2, dtype=torch.uint64))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"), [((), "a single number"), ((5,), "groups, tokens"), ((2, 5, 5), "groups, tokens")]
+)
+def test_slots_of_another_shape_are_refused(tables, device, shape, message):
+    rows, starts = torch.zeros(1, dtype=torch.int32, device=device), torch.tensor([0, 1], device=device)
+    positions = torch.zeros(1, dtype=torch.int64, device=device)
+    out = torch.zeros(shape, dtype=torch.int64, device=device)
+    with pytest.raises(GuardUsageError, match=message):
+        tables.compute_slot_mappings(rows, starts, positions, 1, out)
+
+
 OPTIMISED = """
 import os
 os.environ["TRITON_INTERPRET"] = "1"
