@@ -168,13 +168,15 @@ def _compare(
     peer: str, shape: Shape, operation: str, sides: list[_Side], run: Callable[[Any], None], moved: int
 ) -> Iterator[Measurement]:
     times: dict[str, list[float]] = {side.name: [] for side in sides}
-    order = random.Random(17)
+    order = random.Random(f"{peer} {shape} {operation}")
     room = shape.width // shape.new_blocks
     for number in range(_WARM_UP + _ROUNDS):
-        # Any order: whoever follows a side much like itself finds the host's caches warm.
         for side in order.sample(sides, len(sides)):
-            if operation == "append" and number % (room - 1) == 0:
+            # Two steps a round.
+            if operation == "append" and number % ((room - 1) // 2) == 0:
                 _empty(side.tables, shape)
+            # Whoever follows a side like itself finds the host's caches warm: all follow themselves.
+            run(side.tables)
             torch.cuda.synchronize()
             before = time.perf_counter()
             run(side.tables)
@@ -274,7 +276,12 @@ def _writer_times(shape: Shape, device: torch.device) -> tuple[dict[str, float],
                 times[name].append(start.elapsed_time(end) * 1e3 / _LAUNCHES)
     if record.read():
         raise Disagreement(f"{shape}: the writer's kernel refused what fits")
-    return {name: statistics.median(values) for name, values in times.items()}, [layout, counts, packed]
+    return {name: statistics.median(values) for name, values in times.items()}, [
+        layout,
+        counts,
+        packed,
+        record,
+    ]
 
 
 def _empty(tables: Any, shape: Shape) -> None:

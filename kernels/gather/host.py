@@ -26,7 +26,8 @@ class SlidingWindow:
     """What the gather needs to blank the entries below each request's window.
 
     `num_computed_tokens` [num_rows] is indexed like the tables; `reach` [groups] says how many tokens
-    below its first scheduled position a request can still read, 0 for a group without a window.
+    below its first scheduled position a request can still read, 0 for a group without a window. It and
+    `block_sizes` [groups] are int32.
     """
 
     num_computed_tokens: torch.Tensor
@@ -188,12 +189,12 @@ def _check_group_arrays(
     block_sizes: torch.Tensor | None,
 ) -> None:
     groups, where = layout.num_groups, layout.device_index
-    for name, array in (("filled", filled), ("reach", reach), ("block_sizes", block_sizes)):
-        if array is not None:
-            require(array.dtype == torch.int32, "{} is {}, not torch.int32", name, array.dtype)
-            require(array.stride(-1) == 1, "entries of {} are not adjacent", name)
-            require(array.get_device() == where, "{} lies on another device than the tables", name)
     if filled is not None:
         require(filled.shape == (groups, out.num_rows), "filled is not [groups, rows of out]")
     for name, array in (("reach", reach), ("block_sizes", block_sizes)):
         require(array is None or array.shape == (groups,), "{} needs one entry per group", name)
+    for name, array in (("filled", filled), ("reach", reach), ("block_sizes", block_sizes)):
+        if array is not None:
+            require(array.dtype == torch.int32, "{} is {}, not torch.int32", name, array.dtype)
+            require(array.stride(-1) == 1 or array.shape[-1] == 1, "entries of {} are not adjacent", name)
+            require(array.get_device() == where, "{} lies on another device than the tables", name)

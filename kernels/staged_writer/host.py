@@ -136,7 +136,7 @@ class StagedWriter:
     block ID becomes. What a bounded launch leaves out is described in `record`, if there is one.
     """
 
-    __slots__ = ("_addresses", "_arguments", "_constants", "_expected", "_kept", "_variants")
+    __slots__ = ("_addresses", "_arguments", "_constants", "_device_index", "_expected", "_kept", "_variants")
 
     def __init__(
         self,
@@ -152,6 +152,7 @@ class StagedWriter:
         if expansion is not None:
             require(expansion.shape == (layout.num_groups,), "expansion needs one number per group")
             require(expansion.dtype == torch.int32, "expansion is {}, not torch.int32", expansion.dtype)
+            require(expansion.is_contiguous(), "entries of expansion are not adjacent")
             where = expansion.get_device()
             require(where == layout.device_index, "expansion lies on another device than the tables")
         require_lane(staged_writer_kernel, layout.device)
@@ -165,6 +166,7 @@ class StagedWriter:
         )
         # Tensors and tables themselves are kept, so that what the addresses lead to stays.
         self._kept = layout
+        self._device_index = layout.device_index
         self._arguments = (before, after)
         self._addresses = (addresses(before), addresses(after))
         self._constants = (expansion is not None, bounded, record is not None)
@@ -174,6 +176,11 @@ class StagedWriter:
     def write(self, writes: PackedWrites, launch: int = 0) -> None:
         """Store `writes` into the tables and their counts, as launch number `launch`."""
         require(writes.num_groups == self._expected, "the writes were packed for other groups")
+        buffer = writes.buffer
+        within_reach = buffer.get_device() == self._device_index or buffer.is_pinned()
+        require(
+            within_reach, "the writes lie on another device than the tables, in memory that is not pinned"
+        )
         if writes.num_writes == 0:
             return
         chunk = CHUNKS[writes.longest > SHORT_CHUNK]
@@ -182,11 +189,11 @@ class StagedWriter:
         variant = self._variants.get(chunk)
         if variant is None:
             before, after = self._arguments
-            arguments = (*before, writes.buffer, writes.num_writes, *after, launch)
+            arguments = (*before, buffer, writes.num_writes, *after, launch)
             self._variants[chunk] = _LAUNCH.compile(grid, arguments, constants)
             return
         before, after = self._addresses
-        variant[grid](*before, writes.buffer.data_ptr(), writes.num_writes, *after, launch, *constants)
+        variant[grid](*before, buffer.data_ptr(), writes.num_writes, *after, launch, *constants)
 
 
 def write_staged(  # noqa: PLR0913 - one argument per array that the launch reads

@@ -16,8 +16,10 @@ from kernels import (
     StagedWriter,
     TableLayout,
     ViolationRecord,
+    Write,
     gather_rows,
     map_slots,
+    pack_writes,
     select_states,
 )
 
@@ -122,3 +124,14 @@ def test_a_windows_array_on_another_device_is_refused(name, cuda):
     arguments["window"] = replace(arguments["window"], **{name: numbers("cpu", 2 if "num" in name else 1)})
     with pytest.raises(KernelError, match=f"{name} lies on another device"):
         gather(layout, **arguments)
+
+
+def test_writes_that_the_kernel_cannot_reach_are_refused(cuda):
+    writer = StagedWriter(layout_on(cuda), numbers(cuda, 1, 2))
+    writes = [Write(0, 1, 0, [5])]
+    packed = pack_writes(writes, 1, cuda)
+    writer.write(packed)
+    with pytest.raises(KernelError, match="not pinned"):
+        writer.write(pack_writes(writes, 1, torch.device("cpu")))
+    writer.write(replace(packed, buffer=packed.buffer.cpu().pin_memory()))
+    torch.cuda.synchronize()

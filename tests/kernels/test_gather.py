@@ -10,7 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from kernels import KernelError, SlidingWindow, TableLayout, gather_rows, gather_rows_reference
+from kernels import (
+    KernelError,
+    RowGatherer,
+    SlidingWindow,
+    TableLayout,
+    gather_rows,
+    gather_rows_reference,
+)
 from kernels.record import DeviceFault, DeviceViolation, ViolationRecord
 from tests.kernels.canary import CANARY, CanaryTable
 from tests.kernels.recorded import assert_recorded
@@ -176,6 +183,21 @@ def test_entries_wholly_below_the_window_are_zero(device):
     bench.check()
     assert bench.actual[0].table[0].tolist() == [0, 0, 3, 4, 5, 6, 7, 8]
     assert bench.actual[1].table[0, 0] == 1001
+
+
+def test_without_the_tokens_no_entry_is_below_a_window(device):
+    table = torch.arange(1, 17, dtype=torch.int32, device=device).reshape(4, 4)
+    out = torch.zeros_like(table)
+    ones = torch.ones(1, dtype=torch.int32, device=device)
+    counts = torch.full((1, 4), 4, dtype=torch.int32, device=device)
+    tables = (TableLayout.of([table]), counts, TableLayout.of([out]))
+    gatherer = RowGatherer(*tables, reach=ones, block_sizes=ones)
+    mapping = torch.arange(4, device=device)
+    gatherer.gather(mapping, 4)
+    # The mapping's own numbers, read as computed tokens, would blank two entries of the last row.
+    assert torch.equal(out, table)
+    gatherer.gather(mapping, 4, num_computed_tokens=mapping)
+    assert out[3].tolist() == [0, 0, 15, 16]
 
 
 def test_a_window_beyond_the_row_zeroes_all_of_it(device):

@@ -18,14 +18,15 @@ class Launches:
     """Stands for the compiler: notes grid and arguments, once of the tensors and then of the addresses."""
 
     def __init__(self, monkeypatch):
-        self.first, self.again = [], []
+        self.first, self.again, self.variants = [], [], set()
         monkeypatch.setattr(Launcher, "__call__", self._launch)
-        monkeypatch.setattr(Launcher, "compiled", lambda *_: self if self.first else None)
+        monkeypatch.setattr(Launcher, "compiled", lambda _, *key: self if key in self.variants else None)
 
     def _launch(self, grid, arguments, constants, *, device, types):
-        assert device == -1
-        assert all(isinstance(dtype, torch.dtype) for dtype in types)
         self.first.append((grid, (*addresses(arguments), *constants)))
+        # Triton compiles anew for another type of an argument.
+        assert set(types) <= {value.dtype for value in arguments if isinstance(value, torch.Tensor)}
+        self.variants.add((constants, device, types))
 
     def __getitem__(self, grid):
         return lambda *arguments: self.again.append((grid, arguments))
@@ -44,11 +45,8 @@ def int32(*shape):
     return torch.zeros(shape, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("windowed", [False, True])
-@pytest.mark.parametrize("tracked", [False, True])
-def test_a_gather_is_launched_again_with_the_same_numbers(launches, bounded, windowed, tracked):
-    gatherer = RowGatherer(
+def gatherer(*, windowed=True, tracked=False, bounded=True):
+    return RowGatherer(
         tables(),
         int32(GROUPS, ROWS),
         tables(),
@@ -58,10 +56,38 @@ def test_a_gather_is_launched_again_with_the_same_numbers(launches, bounded, win
         bounded=bounded,
         record=ViolationRecord.on(CPU),
     )
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_gather_is_launched_again_with_the_same_numbers(launches, bounded, windowed, tracked):
+    prepared = gatherer(windowed=windowed, tracked=tracked, bounded=bounded)
     mapping, computed = int32(3), int32(ROWS) if windowed else None
     for _ in range(2):
-        gatherer.gather(mapping, 4, num_computed_tokens=computed, launch=7)
+        prepared.gather(mapping, 4, num_computed_tokens=computed, launch=7)
+    assert len(launches.first) == 1
     assert launches.first == launches.again
+
+
+def test_numbers_of_another_type_are_a_variant_of_their_own(launches):
+    prepared, mapping, computed = gatherer(), int32(3), int32(ROWS)
+    for _ in range(2):
+        prepared.gather(mapping, 4)
+        prepared.gather(mapping.long(), 4)
+        prepared.gather(mapping, 4, num_computed_tokens=computed)
+        prepared.gather(mapping, 4, num_computed_tokens=computed.long())
+    assert len(launches.first) == len(launches.again) == 4
+
+
+def test_every_index_array_of_a_slot_mapping_has_its_type(launches):
+    prepared = SlotMapper(tables(), SlotGeometry.of([16, 32], CPU))
+    out, batch = torch.zeros((GROUPS, 8), dtype=torch.int64), (int32(2), int32(3), int32(5))
+    for _ in range(2):
+        prepared.map(*batch, out)
+        for place in range(3):
+            prepared.map(*(a.long() if n == place else a for n, a in enumerate(batch)), out)
+    assert len(launches.first) == len(launches.again) == 4
 
 
 @pytest.mark.parametrize("bounded", [False, True])
