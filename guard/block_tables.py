@@ -166,7 +166,7 @@ class BlockTables:
             )
             self.num_pool_blocks = self._id_limit
         self._deals_kernel_blocks = deals_kernel_blocks
-        self.mode = chosen_mode(mode, configuration)
+        self._mode = chosen_mode(mode, configuration)
         self._counts = Counts(self.max_num_reqs, self.num_kv_cache_groups)
         self._log = StagedLog(self.max_num_reqs, geometry.blocks_per_kv_block)
         self._batches: list[Arrays] = []
@@ -276,6 +276,11 @@ class BlockTables:
 
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int32, device=self.device)
+
+    @property
+    def mode(self) -> Mode:
+        """What happens to a write that does not fit; the kernels are compiled for it."""
+        return self._mode
 
     @property
     def block_table_ptrs(self) -> torch.Tensor:
@@ -554,7 +559,7 @@ class BlockTables:
         if not addresses_fit:
             message = (
                 f"out_ptrs must be contiguous uint64 or int64 addresses on {self._layout.device}, "
-                f"not {out_ptrs.dtype} on {out_ptrs.device}"
+                f"not {out_ptrs.dtype} with stride {out_ptrs.stride(0)} on {out_ptrs.device}"
             )
             raise GuardUsageError(message)
         for group, (table, width) in enumerate(zip(out, self._geometry.row_widths, strict=True)):
@@ -619,8 +624,8 @@ class BlockTables:
             ("out", slots),
         ):
             _require_tensor(name, tensor)
-        if not slots.dim():
-            raise GuardUsageError("out is a single number, not [groups, tokens]")
+        if slots.dim() != 2:  # noqa: PLR2004 - groups and tokens
+            raise GuardUsageError(f"out has {slots.dim()} dimensions, not [groups, tokens]")
         whole_number("num_tokens_padded", num_tokens_padded, minimum=0, maximum=slots.shape[-1])
         if self.num_kv_cache_groups:
             launch = self._next_launch()

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from kernels.record import ViolationRecord
 
 __all__ = [
-    "INDEX_TYPES",
     "MATRIX",
     "TableLayout",
     "require",

@@ -208,12 +208,12 @@ def test_addresses_on_another_device_are_refused(tables, device):
         pytest.skip("there is one device, and it has the tables")
     mapping = torch.zeros(1, dtype=torch.int32, device=device)
     out = tuple(torch.zeros((4, 16), dtype=torch.int32, device=device) for _ in range(2))
-    with pytest.raises(GuardUsageError, match=r"not torch\.uint64 on cpu"):
+    with pytest.raises(GuardUsageError, match=r"not torch\.uint64 with stride 1 on cpu"):
         tables.gather_block_tables(mapping, 1, out, torch.zeros(2, dtype=torch.uint64))
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"), [((), "a single number"), ((5,), "groups, tokens"), ((2, 5, 5), "groups, tokens")]
+    ("shape", "message"), [((), "0 dimensions"), ((5,), "1 dimensions"), ((2, 5, 5), "3 dimensions")]
 )
 def test_slots_of_another_shape_are_refused(tables, device, shape, message):
     rows, starts = torch.zeros(1, dtype=torch.int32, device=device), torch.tensor([0, 1], device=device)

@@ -47,7 +47,7 @@ def gather_arguments(device):
         "idx_mapping": numbers(device, 2),
         "out": layout_on(device),
         "filled": numbers(device, 1, 2),
-        "window": SlidingWindow(numbers(device, 2), numbers(device, 1), numbers(device, 1)),
+        "window": SlidingWindow(numbers(device, 2), numbers(device, 1), numbers(device, 1) + 16),
         "record": ViolationRecord.on(device),
     }
 
@@ -89,11 +89,16 @@ def select(layout, **arguments):
     select_states(layout.tables[0], block_size=16, num_states=1, **arguments)
 
 
+def write(layout, **arguments):
+    packed = pack_writes([Write(0, 1, 0, [5])], 1, layout.device)
+    StagedWriter(layout, **{**arguments, "expansion": arguments["expansion"] + 1}).write(packed)
+
+
 LAUNCHES = {
     gather: gather_arguments,
     map_slots: slots_arguments,
     select: states_arguments,
-    StagedWriter: writer_arguments,
+    write: writer_arguments,
 }
 ARRAYS = [(launch, name) for launch, arguments in LAUNCHES.items() for name in arguments(torch.device("cpu"))]
 
@@ -111,7 +116,7 @@ def test_arrays_beside_the_tables_are_accepted_again_and_again(launch, cuda):
 )
 def test_an_array_on_another_device_is_refused(launch, name, cuda):
     layout, arguments = layout_on(cuda), LAUNCHES[launch](cuda)
-    # Launched before, so that the compiled kernel is there to be given addresses.
+    # Launched before, so that the compiled kernel is there.
     launch(layout, **arguments)
     arguments[name] = LAUNCHES[launch](torch.device("cpu"))[name]
     with pytest.raises(KernelError, match="another device"):

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from kernels import RowGatherer, SlotGeometry, SlotMapper, TableLayout, ViolationRecord
+from kernels import (
+    KernelError,
+    RowGatherer,
+    SlotGeometry,
+    SlotMapper,
+    StagedWriter,
+    TableLayout,
+    ViolationRecord,
+)
 from kernels.launch import Launcher, addresses
 
 CPU = torch.device("cpu")
@@ -106,3 +116,50 @@ def test_a_slot_mapping_is_launched_again_with_the_same_numbers(launches, bounde
     for _ in range(2):
         mapper.map(*batch, out, launch=7)
     assert launches.first == launches.again
+
+
+def test_tables_stay_as_long_as_a_launch_is_prepared_for_them():
+    layouts = [tables(), tables(), tables(), tables()]
+    counts = int32(GROUPS, ROWS)
+    prepared = [
+        RowGatherer(layouts[0], counts, layouts[1]),
+        SlotMapper(layouts[2], SlotGeometry.of([16, 32], CPU)),
+        StagedWriter(layouts[3], counts),
+    ]
+    alive = [weakref.ref(table) for layout in layouts for table in layout.tables]
+    del layouts
+    assert all(table() is not None for table in alive)
+    del prepared
+    assert not any(table() is not None for table in alive)
+
+
+def test_too_few_computed_tokens_are_refused():
+    with pytest.raises(KernelError, match="fewer entries than the tables have rows"):
+        gatherer().gather(int32(3), 4, num_computed_tokens=int32(ROWS - 1))
+
+
+def test_computed_tokens_without_windows_are_refused():
+    with pytest.raises(KernelError, match="needs the groups' reach and block_sizes"):
+        gatherer(windowed=False).gather(int32(3), 4, num_computed_tokens=int32(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("reach", int32(GROUPS).long(), "reach is torch.int64"),
+        ("reach", int32(), "reach needs one entry per group"),
+        ("block_sizes", int32(2 * GROUPS)[::2], "entries of block_sizes are not adjacent"),
+        ("filled", int32(GROUPS, ROWS).float(), "filled is torch.float32"),
+        ("filled", int32(ROWS, GROUPS).T, "entries of filled are not adjacent"),
+        ("filled", int32(), "filled is not"),
+    ],
+)
+def test_arrays_against_the_contract_are_refused(name, array, message):
+    with pytest.raises(KernelError, match=message):
+        RowGatherer(tables(), int32(GROUPS, ROWS), tables(), **{name: array})
+
+
+@pytest.mark.parametrize("expansion", [int32(2 * GROUPS)[::2], int32(1).expand(GROUPS)])
+def test_an_expansion_whose_entries_are_not_adjacent_is_refused(expansion):
+    with pytest.raises(KernelError, match="entries of expansion are not adjacent"):
+        StagedWriter(tables(), int32(GROUPS, ROWS), expansion=expansion)
