@@ -44,6 +44,7 @@ from kernels import (
     TableLayout,
     ViolationRecord,
 )
+from kernels.layout import MATRIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -174,7 +175,7 @@ class BlockTables:
         self._launches = 0
         self.metrics = GuardMetrics()
         self.metrics.resize(geometry.row_widths)
-        limit = None if self.mode is Mode.OFF else self._id_limit
+        limit = None if self._mode is Mode.OFF else self._id_limit
         self._quick_append = make_append(geometry, self._log, self._counts, limit, self._append_unusual)
         self._redirects = False
         self._choose_append()
@@ -215,7 +216,7 @@ class BlockTables:
         self.slot_mappings = torch.zeros(
             (self.num_kv_cache_groups, self.max_num_batched_tokens), dtype=torch.int64, device=self.device
         )
-        self._record = None if self.mode is Mode.OFF else ViolationRecord.on(self.device)
+        self._record = None if self._mode is Mode.OFF else ViolationRecord.on(self.device)
         # Room for the headers of a full batch and some IDs; a step with more of them takes a larger one.
         self._ring = StagingRing(self.device, 8 * max(1, self.num_kv_cache_groups) * self.max_num_reqs + 1024)
 
@@ -252,11 +253,13 @@ class BlockTables:
             self._layout,
             self.num_blocks.gpu,
             expansion=self._expansion if max(geometry.blocks_per_kv_block) > 1 else None,
-            bounded=self.mode is not Mode.OFF,
+            bounded=self._mode is not Mode.OFF,
             record=self._record,
         )
         self._gatherer = self._gatherer_into(self._inputs, self._filled)
-        self._mapper = SlotMapper(self._layout, slots, bounded=self.mode is not Mode.OFF, record=self._record)
+        self._mapper = SlotMapper(
+            self._layout, slots, bounded=self._mode is not Mode.OFF, record=self._record
+        )
         self.num_blocks.upload()
 
     def _gatherer_into(self, target: TableLayout, filled: torch.Tensor | None = None) -> RowGatherer:
@@ -267,7 +270,7 @@ class BlockTables:
             filled=filled,
             reach=self._reach,
             block_sizes=self._window_block_sizes,
-            bounded=self.mode is not Mode.OFF,
+            bounded=self._mode is not Mode.OFF,
             record=self._record,
         )
 
@@ -406,7 +409,7 @@ class BlockTables:
     def _refuse(self, violation: BlockTableViolation) -> None:
         """Count a refusal, and raise it unless the mode only counts."""
         self.metrics.refusals[violation.kind.value] += violation.total
-        if self.mode is not Mode.COUNT:
+        if self._mode is not Mode.COUNT:
             raise violation
 
     def snapshot(self) -> dict[str, Any]:
@@ -414,7 +417,7 @@ class BlockTables:
 
         Steps are the calls of `apply_staged_writes` that wrote, appends the rows that were staged.
         """
-        return {"mode": self.mode.value, "launches": self._launches, **self.metrics.snapshot()}
+        return {"mode": self._mode.value, "launches": self._launches, **self.metrics.snapshot()}
 
     def report_kernel_violations(self, *, wait: bool = False) -> None:
         """Count, and raise unless the mode only counts, what kernels have refused since the last report.
@@ -433,7 +436,7 @@ class BlockTables:
             self._refuse(refuse.recorded(found))
 
     def _launched(self) -> None:
-        if self.mode is Mode.STRICT:
+        if self._mode is Mode.STRICT:
             self.report_kernel_violations(wait=True)
 
     def _next_launch(self) -> int:
@@ -624,7 +627,7 @@ class BlockTables:
             ("out", slots),
         ):
             _require_tensor(name, tensor)
-        if slots.dim() != 2:  # noqa: PLR2004 - groups and tokens
+        if slots.dim() != MATRIX:
             raise GuardUsageError(f"out has {slots.dim()} dimensions, not [groups, tokens]")
         whole_number("num_tokens_padded", num_tokens_padded, minimum=0, maximum=slots.shape[-1])
         if self.num_kv_cache_groups:

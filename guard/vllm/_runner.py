@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -166,7 +167,7 @@ def _audit(runner: Any, kv_cache_config: Any, attached: _Attached, version: str)
 
 
 @dataclass(slots=True)
-class _Step:
+class _Step(ABC):
     """The checks of one scheduler step, made before the runner's own code sees it."""
 
     runner: Any
@@ -229,13 +230,13 @@ class _Step:
         metrics.most_used = [*map(max, metrics.most_used, self.view.most_used())]
         self.watch.publish()
 
+    @abstractmethod
     def token_row(self) -> int:
         """Return how many tokens the worker's row for a request's tokens holds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def starts(self, name: str, *, resumed: bool) -> list[int] | None:
         """Return the entries of the request's rows that are in use; None if they are not known."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)

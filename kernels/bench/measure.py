@@ -1,8 +1,8 @@
 """One process's measurements: one peer and the guarded tables, interleaved, after their results agreed.
 
 A step is what a runner does: each row's append, request by request from Python lists, and one apply. Host
-time is from the first append to the return of apply, with the device idle before; kernel time and launches
-are the profiler's, of steps that are not timed.
+time is from the first append to the return of apply, after an untimed step of the same side and with the
+device idle; kernel time and launches are the profiler's, of steps that are not timed.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class RowGatherer:
         self._kept = (layout, out)
         self._tensors = (before, middle, (*sizes, *reports))
         self._addresses = tuple(map(addresses, self._tensors))
-        masks = (False,) if reach is None or block_sizes is None else (False, True)
+        masks = (False,) if reach is None else (False, True)
         self._constants = tuple(
             (bounded, record is not None, masked, filled is not None, *CHUNKS) for masked in masks
         )
@@ -191,6 +191,7 @@ def _check_group_arrays(
     groups, where = layout.num_groups, layout.device_index
     if filled is not None:
         require(filled.shape == (groups, out.num_rows), "filled is not [groups, rows of out]")
+    require((reach is None) == (block_sizes is None), "reach and block_sizes go together")
     for name, array in (("reach", reach), ("block_sizes", block_sizes)):
         require(array is None or array.shape == (groups,), "{} needs one entry per group", name)
     for name, array in (("filled", filled), ("reach", reach), ("block_sizes", block_sizes)):

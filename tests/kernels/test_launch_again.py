@@ -17,6 +17,8 @@ from kernels import (
     StagedWriter,
     TableLayout,
     ViolationRecord,
+    Write,
+    pack_writes,
 )
 from kernels.launch import Launcher, addresses
 
@@ -30,6 +32,7 @@ class Launches:
     def __init__(self, monkeypatch):
         self.first, self.again, self.variants = [], [], set()
         monkeypatch.setattr(Launcher, "__call__", self._launch)
+        monkeypatch.setattr(Launcher, "compile", self._compile)
         monkeypatch.setattr(Launcher, "compiled", lambda _, *key: self if key in self.variants else None)
 
     def _launch(self, grid, arguments, constants, *, device, types):
@@ -37,6 +40,10 @@ class Launches:
         # Triton compiles anew for another type of an argument.
         assert set(types) <= {value.dtype for value in arguments if isinstance(value, torch.Tensor)}
         self.variants.add((constants, device, types))
+
+    def _compile(self, grid, arguments, constants):
+        self.first.append((grid, (*addresses(arguments), *constants)))
+        return self
 
     def __getitem__(self, grid):
         return lambda *arguments: self.again.append((grid, arguments))
@@ -118,6 +125,23 @@ def test_a_slot_mapping_is_launched_again_with_the_same_numbers(launches, bounde
     assert launches.first == launches.again
 
 
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_writes_are_launched_again_with_the_same_numbers(launches, bounded, expanded):
+    prepared = StagedWriter(
+        tables(),
+        int32(GROUPS, ROWS),
+        expansion=int32(GROUPS) + 2 if expanded else None,
+        bounded=bounded,
+        record=ViolationRecord.on(CPU),
+    )
+    writes = pack_writes([Write(0, 1, 0, [5, 6]), Write(1, 3, 2, [7])], GROUPS, CPU)
+    for _ in range(2):
+        prepared.write(writes, launch=7)
+    assert len(launches.first) == 1
+    assert launches.first == launches.again
+
+
 def test_tables_stay_as_long_as_a_launch_is_prepared_for_them():
     layouts = [tables(), tables(), tables(), tables()]
     counts = int32(GROUPS, ROWS)
@@ -146,9 +170,9 @@ def test_computed_tokens_without_windows_are_refused():
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("reach", int32(GROUPS).long(), "reach is torch.int64"),
-        ("reach", int32(), "reach needs one entry per group"),
-        ("block_sizes", int32(2 * GROUPS)[::2], "entries of block_sizes are not adjacent"),
+        ("reach", int32(GROUPS), "reach and block_sizes go together"),
+        ("block_sizes", int32(GROUPS), "reach and block_sizes go together"),
+        ("filled", int32(2, GROUPS, ROWS), "filled is not"),
         ("filled", int32(GROUPS, ROWS).float(), "filled is torch.float32"),
         ("filled", int32(ROWS, GROUPS).T, "entries of filled are not adjacent"),
         ("filled", int32(), "filled is not"),
@@ -157,6 +181,21 @@ def test_computed_tokens_without_windows_are_refused():
 def test_arrays_against_the_contract_are_refused(name, array, message):
     with pytest.raises(KernelError, match=message):
         RowGatherer(tables(), int32(GROUPS, ROWS), tables(), **{name: array})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (int32(GROUPS).long(), "is torch.int64"),
+        (int32(), "needs one entry per group"),
+        (int32(2 * GROUPS)[::2], "are not adjacent"),
+    ],
+)
+@pytest.mark.parametrize("name", ["reach", "block_sizes"])
+def test_a_windows_sizes_against_the_contract_are_refused(name, wrong, message):
+    sizes = {"reach": int32(GROUPS), "block_sizes": int32(GROUPS), name: wrong}
+    with pytest.raises(KernelError, match=f"{name}.*{message}"):
+        RowGatherer(tables(), int32(GROUPS, ROWS), tables(), **sizes)
 
 
 @pytest.mark.parametrize("expansion", [int32(2 * GROUPS)[::2], int32(1).expand(GROUPS)])
