@@ -415,6 +415,7 @@ class BlockTables:
     def snapshot(self) -> dict[str, Any]:
         """Return the mode, what was refused so far by kind, and the largest share of a row that was used.
 
+        What kernels refused counts from the call that reports it, see `report_kernel_violations`.
         Steps are the calls of `apply_staged_writes` that wrote, appends the rows that were staged.
         """
         return {"mode": self._mode.value, "launches": self._launches, **self.metrics.snapshot()}

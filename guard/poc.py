@@ -77,12 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device = _prepare_device(options.device)
         if options.select_in_child:
             return _select_past_the_row(device)
-        return _run(options, device)
+        code = _run(options, device)
+        sys.stdout.flush()
+        return code  # noqa: TRY300 - what cannot be printed ends here as well
     except GuardError as error:
         print(f"guard.poc: {error}", file=sys.stderr)
-    except BrokenPipeError:
-        # The reader of our output has gone; leave the interpreter nothing to flush into its closed pipe.
+    except OSError as error:
+        # Leave the interpreter nothing to flush into what cannot be written to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"guard.poc: cannot print: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
         print(f"guard.poc: needs {error.name}: install rowbound with its extra `gpu`", file=sys.stderr)
     return 2
@@ -213,6 +217,7 @@ def _write_guarded(
     import torch
 
     from guard.block_tables import BlockTables
+    from guard.settings import Mode
     from kernels import select_states
 
     tables = BlockTables(
@@ -223,6 +228,8 @@ def _write_guarded(
         device,
         cp_size=DEPLOYMENT.decode_context_parallel_size,
         num_pool_blocks=NUM_BLOCKS,
+        # Whatever the environment says.
+        mode=Mode.RAISE,
     )
     mamba = tables.block_tables[MAMBA_GROUP].gpu
     tables.append_block_ids(NEIGHBOUR_ROW, neighbour, overwrite=True)

@@ -33,14 +33,20 @@ def main(arguments: list[str] | None = None) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--peer", action="append", type=Path, default=[], metavar="DIR")
+    parser.add_argument(
+        "--peer", action="append", type=Path, default=[], metavar="DIR", help="a release of vLLM"
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the measurements, machine line first")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios of --csv or --from; .svg")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the ratios of --csv or --from; an image"
+    )
     parser.add_argument("--from", type=Path, metavar="FILE", dest="earlier", help="draw an earlier --csv")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child and options.peer:
         return _child(options.peer[0])
+    if options.earlier and (options.peer or options.csv):
+        parser.error("--from draws what was measured earlier; --peer and --csv are for a new measurement")
     if options.earlier:
         return _plot(options.earlier, options.plot)
     if not options.peer:
@@ -138,8 +144,12 @@ def _plot(source: Path, target: Path | None) -> int:
         return 2
     try:
         draw(source, target)
-    except (OSError, KeyError, StopIteration, ValueError) as error:
-        print(f"kernels.bench: cannot draw {source} to {target}: {error!r}", file=sys.stderr)
+    except OSError as error:
+        print(f"kernels.bench: cannot draw {source} to {target}: {error}", file=sys.stderr)
+        return 2
+    except (KeyError, StopIteration, ValueError) as error:
+        reason = f"it is no file that --csv writes ({error!r})"
+        print(f"kernels.bench: cannot draw {source} to {target}: {reason}", file=sys.stderr)
         return 2
     return 0
 

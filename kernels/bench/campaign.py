@@ -38,6 +38,7 @@ WIDTHS = (16, 33, 128, 64)
 EXPANSION = (1, 1, 1, 4)
 BLOCK_SIZE = 16
 _FAR = 2**31 - 8
+_MORE = "ask for more --accesses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +325,17 @@ def main(arguments: list[str] | None = None) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--accesses", type=int, default=1_000_000, metavar="N", help="of each kind, at least")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the interpreter")
-    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help="rows of each table")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    parser.add_argument(
+        "--accesses", type=int, default=1_000_000, metavar="N", help="of each kind, at least; 1,000,000"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cuda unless told; cpu is the interpreter, with TRITON_INTERPRET=1 in the environment",
+    )
+    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"rows of each table; {ROWS}")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of all that is drawn; 1")
     parser.add_argument("--graph", action="store_true", help="replay the reads from a CUDA graph")
     parser.add_argument("--unguarded", action="store_true", help="the control: the writer without a bound")
     options = parser.parse_args(arguments)
@@ -345,7 +353,14 @@ def _run(options: argparse.Namespace) -> int:
     if problem:
         print(f"kernels.bench.campaign: {problem}", file=sys.stderr)
         return 2
-    campaign = Campaign(torch.device(options.device), options.seed, rows=options.rows, graph=options.graph)
+    try:
+        campaign = Campaign(
+            torch.device(options.device), options.seed, rows=options.rows, graph=options.graph
+        )
+    except (MemoryError, RuntimeError) as error:
+        line = str(error).strip().split("\n")[0]
+        print(f"kernels.bench.campaign: no room for {options.rows} rows a table: {line}", file=sys.stderr)
+        return 2
     if options.unguarded:
         return _control(campaign, options.accesses)
     failed = False
@@ -355,6 +370,8 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{name:<8}{done:>10,} of them {bad:>8,} out of the row: {verdict}", flush=True)
         for problem in problems[:5]:
             print(f"        {problem}")
+        if not bad:
+            print(f"        none was out of the row, so nothing is shown: {_MORE}")
         failed |= bool(problems) or not bad
     return int(failed)
 
@@ -374,6 +391,8 @@ def _control(campaign: Campaign, accesses: int) -> int:
     done, bad, problems = _rounds(lambda: campaign.write(bounded=False), accesses)
     corrupted = [problem for problem in problems if "differs from the reference" in problem]
     print(f"unguarded writes {done:,}, of them {bad:,} out of the row: {len(corrupted)} tensors corrupted")
+    if not bad:
+        print(f"none was out of the row, so nothing is shown: {_MORE}")
     return 0 if corrupted else 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,24 @@ def test_guarded_the_request_is_refused_and_the_neighbour_keeps_its_block(device
     assert lines["refused"].startswith(
         "Block table write for request 0, group 1 exceeds row capacity (17 > 16)"
     )
+
+
+@pytest.mark.parametrize("mode", ["off", "count"])
+def test_the_environments_mode_is_not_the_cases(device, mode, monkeypatch):
+    monkeypatch.setenv("ROWBOUND_MODE", mode)
+    code, lines = run(device)
+    assert (code, lines["neighbour's block"]) == (0, "2 -> 2")
+
+
+def test_a_full_disk_behind_the_output_is_one_line(device):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "guard.poc", "--device", device.type],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("guard.poc: cannot print: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_unguarded_the_neighbours_block_is_overwritten_and_the_selection_fails(device):

@@ -62,6 +62,20 @@ def test_a_kernel_that_reports_nothing_fails_the_campaign(tmp_path):
     assert "the record says {}" in done.stdout
 
 
+@pytest.mark.parametrize("extra", [[], ["--unguarded"]])
+def test_a_campaign_without_a_bad_access_shows_nothing_and_says_so(extra):
+    done = campaign("--rows", "1", "--accesses", "1", "--seed", "1", *extra)
+    assert done.returncode == 1
+    assert "none was out of the row, so nothing is shown: ask for more --accesses" in done.stdout
+
+
+def test_tables_that_do_not_fit_into_memory_are_one_line():
+    done = campaign("--rows", "99999999999", "--accesses", "5")
+    assert done.returncode == 2
+    assert done.stderr.startswith("kernels.bench.campaign: no room for 99999999999 rows a table: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

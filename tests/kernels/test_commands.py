@@ -51,3 +51,13 @@ def test_what_is_no_benchmark_cannot_be_drawn_and_is_no_traceback(tmp_path, cont
     assert done.returncode == 2
     assert done.stderr.startswith("kernels.bench: cannot draw ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("extra", [["--csv", "new.csv"], ["--peer", "folder"]])
+def test_an_earlier_measurement_is_not_mixed_with_a_new_one(extra):
+    done = subprocess.run(
+        [sys.executable, "-m", "kernels.bench", "--from", "old.csv", "--plot", "plot.svg", *extra],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "--peer and --csv are for a new measurement" in done.stderr
